@@ -1,4 +1,5 @@
-//! What the cache files of hosts and of stores have in common: how large they may be, and how one is read.
+//! The common parts of the cache files of hosts and of stores: their size limits and how to load
+//! them.
 
 use crate::Usage;
 use crate::units::show_bytes;
@@ -8,7 +9,7 @@ use longhaul_core::disk::{DiskOperation, DiskResult};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-/// Whether `--cache-size` can be this.
+/// Checks a value of `--cache-size`.
 ///
 /// # Errors
 /// If it is too small or too large.
@@ -24,7 +25,7 @@ pub fn check_size(bytes: u64) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The wanted size, or as many times half of it as fits.
+/// The wanted size; if that does not fit, the largest of its halves, quarters and so on that does.
 pub fn fitting(wanted: u64, free: u64) -> u64 {
     let mut bytes = wanted;
     while bytes > free && bytes > 0 {
@@ -33,7 +34,7 @@ pub fn fitting(wanted: u64, free: u64) -> u64 {
     if bytes >= MIN_CACHE_BYTES { bytes } else { 0 }
 }
 
-/// Gives a load what it asks for until it wants nothing more.
+/// Carries out the reads of a load until it asks for no more.
 pub fn run_load(load: &mut Load, file: &File) {
     while let Some(operation) = load.poll_disk() {
         load.handle_disk(match operation {
@@ -60,7 +61,7 @@ mod tests {
         assert_eq!(fitting(10 << 30, 20 << 30), 10 << 30);
         assert_eq!(fitting(10 << 30, 3 << 30), (10 << 30) / 4);
         assert_eq!(fitting(10 << 30, 10 << 20), 0);
-        // What was made smaller stays as it is: the next start comes to the same.
+        // A cache that was made smaller keeps its size: the next start computes the same value.
         let smaller = fitting(10 << 30, 3 << 30);
         assert_eq!(fitting(10 << 30, (3 << 30) - smaller + smaller), smaller);
     }

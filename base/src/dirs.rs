@@ -1,4 +1,4 @@
-//! Which program a directory belongs to, so that no other one takes it.
+//! The files that say which program a directory belongs to, so that no other program takes it.
 
 use std::path::Path;
 

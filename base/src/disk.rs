@@ -1,10 +1,10 @@
-//! The files of one journal: carries out what the engine asks of its disk.
+//! The files of one journal: carries out the operations that the engine asks of its disk.
 //!
-//! Promises: writes and syncs are done in the order given, one after another: small writes at once while
-//! nothing else is under way, everything else by one thread. Reads are answered at once from the page
-//! cache, else by another thread. After a write or sync failed nothing
-//! more is written and every later one fails too: a second fsync may succeed without having stored
-//! what the first could not. It knows nothing of the frames in the files.
+//! Promises: the disk does writes and syncs in the order given, one after another. It does a small
+//! write at once if nothing else is under way. One thread does all others. The page cache answers
+//! reads at once, or another thread does. After a write or sync has failed the disk writes nothing
+//! more, and every later one fails too. The reason: a second fsync may succeed without having
+//! stored the data that the first one lost. The disk knows nothing of the frames in the files.
 
 use crate::histogram::Histogram;
 use bytes::{Bytes, BytesMut};
@@ -24,21 +24,21 @@ use tokio::sync::Notify;
 /// Most buffers of one gathered write, as many as Linux takes (`IOV_MAX`).
 const MAX_SLICES: usize = 1024;
 
-/// Bytes zeroed at a time ahead of the journal: what a write may have to wait for.
+/// Bytes to zero at a time ahead of the journal. A write may have to wait for that many.
 const ZERO_CHUNK_BYTES: u64 = 256 << 10;
 
-/// Bytes written after a sync that are sent to the disk at once instead of waiting for the next
-/// sync. A client that flushes after each write or two finds its data on its way when the flush
-/// arrives, which shortens the flush (`docs/performance.md`); for one that does not, these are a few
+/// After this many bytes since a sync, the kernel starts to send them to the disk before the next
+/// sync. If a client flushes after each write or two, its data is on its way when the flush
+/// arrives. That shortens the flush (`docs/performance.md`). For other clients these are a few
 /// small requests to the disk for each sync. The number is a guess.
 const EAGER_BYTES: u64 = 64 << 10;
 
-/// Longest write done by the caller's own thread, in bytes: copying it into the page cache takes less
-/// time than waking another thread would (`docs/performance.md`).
+/// Longest write by the caller's own thread, in bytes. A copy of it into the page cache takes less
+/// time than waking another thread (`docs/performance.md`).
 const DIRECT_BYTES: usize = 64 << 10;
 
-/// A write by the caller's own thread that takes longer than this was held up: the kernel makes who
-/// writes wait when much is dirty, whoever made it so. ...
+/// If a write by the caller's own thread takes longer than this, the kernel held it up. When much
+/// memory is dirty, the kernel makes every writer wait. ...
 const DIRECT_LIMIT: Duration = Duration::from_millis(1);
 
 /// ... Then the journal's thread does the waiting for this long.
@@ -46,22 +46,22 @@ const DIRECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Files of a journal that get zeroes in the background.
 pub struct Zero {
-    /// Number of the first of them.
+    /// Number of the first file.
     pub from: u32,
-    /// They and all after them, opened for this alone: an error of a write in the background is told
-    /// once to each open file description (fsync(2)), and one that a sync here took from the writer's
-    /// would let the writer's next sync succeed without its data.
+    /// This file and all after it, opened only for this purpose. The kernel reports a background
+    /// write error once to each open file description (fsync(2)). If a sync here took the error
+    /// from the writer's description, the writer's next sync would succeed without its data.
     pub files: Vec<File>,
-    /// Is told, after each one, how many files from the journal's first have been dealt with.
+    /// Called after each file with the number of finished files, from the journal's first.
     pub done: Box<dyn Fn(u32) + Send>,
 }
 
 /// The journal files of a volume and the thread that writes them.
 pub struct Disk {
     shared: Arc<Shared>,
-    /// Commands of this turn, handed over together in [`Disk::submit`].
+    /// Commands of this turn; [`Disk::submit`] hands them over together.
     batch: Vec<Command>,
-    /// No writes by the caller's own thread until then.
+    /// The caller's own thread writes nothing before this time.
     direct_from: Instant,
     thread: Option<JoinHandle<()>>,
     zeroer: Option<JoinHandle<()>>,
@@ -75,20 +75,20 @@ enum Command {
 struct Shared {
     files: Vec<File>,
     names: String,
-    /// What lies beyond the end of a file is read as zeroes.
+    /// Reads beyond the end of a file return zeroes.
     sparse: bool,
     queue: Mutex<Queue>,
     work: Condvar,
-    /// Writes and syncs that were handed to the thread and are not done.
+    /// Writes and syncs that the thread has and has not finished.
     under_way: AtomicUsize,
     state: Mutex<Written>,
     done: Mutex<Vec<DiskResult>>,
-    /// Whether the front has been told of results that it has not taken.
+    /// Whether the front knows of results that it has not taken.
     told: AtomicBool,
     notify: Notify,
-    /// Files below it have been reached by the writer and belong to it.
+    /// Files below this number belong to the writer, which has reached them.
     reached: Mutex<u32>,
-    /// The same number, for who must not wait for zeroes.
+    /// The same number, for readers that must not wait for zeroes.
     owned: AtomicU32,
     stop: AtomicBool,
     writes: AtomicU64,
@@ -97,10 +97,10 @@ struct Shared {
     times: Mutex<DiskTimes>,
 }
 
-/// What has become of the writes.
+/// The state of the writes.
 #[derive(Default)]
 struct Written {
-    /// Why one failed; nothing is tried after it.
+    /// Why one failed. The disk tries nothing after that.
     failed: Option<String>,
     /// Bytes since the last sync.
     unsynced: u64,
@@ -113,7 +113,7 @@ struct Queue {
     sleeping: bool,
 }
 
-/// What a journal's disk has done.
+/// Totals of a journal's disk.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct DiskCounters {
     /// Write calls.
@@ -135,26 +135,26 @@ pub struct DiskTimes {
     pub read: Histogram,
 }
 
-/// A panic while a lock is held leaves queues of whole entries behind: they stay usable.
+/// A panic with the lock held leaves queues of whole entries behind: they stay usable.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Disk {
-    /// Starts the thread of a journal. `names` says in errors whose files they are. The files of
-    /// `zero` hold no frame and get zeroes in the background, so that a later sync does not have to
-    /// convert unwritten extents.
+    /// Starts the thread of a journal. `names` names the files in errors. The files of `zero` hold
+    /// no frame. They get zeroes in the background, so that a later sync need not convert unwritten
+    /// extents.
     ///
     /// # Errors
-    /// If a thread cannot be started.
+    /// If no thread can start.
     pub fn start(files: Vec<File>, names: String, zero: Option<Zero>) -> io::Result<Disk> {
         Disk::begin(files, names, zero, false)
     }
 
-    /// As [`Disk::start`], for files that grow: what lies beyond their ends is read as zeroes.
+    /// Like [`Disk::start`], for files that grow: reads beyond their ends return zeroes.
     ///
     /// # Errors
-    /// If a thread cannot be started.
+    /// If no thread can start.
     pub fn start_sparse(files: Vec<File>, names: String) -> io::Result<Disk> {
         Disk::begin(files, names, None, true)
     }
@@ -205,8 +205,9 @@ impl Disk {
         })
     }
 
-    /// Takes an operation. A small write that need not wait for another, and a read that the page cache
-    /// can answer, are done here; everything else comes out of [`Disk::take_results`] after [`Disk::submit`].
+    /// Takes an operation. Returns the result of a small write that need not wait for another one,
+    /// or of a read that the page cache can answer. All other results come from
+    /// [`Disk::take_results`] after [`Disk::submit`].
     pub fn start_operation(&mut self, operation: DiskOperation) -> Option<DiskResult> {
         match operation {
             DiskOperation::Write { id, file, offset, data, sync } => {
@@ -267,7 +268,7 @@ impl Disk {
         data.len() <= DIRECT_BYTES
             && self.batch.is_empty()
             && self.shared.under_way.load(Ordering::Acquire) == 0
-            // Taking a file over may mean to wait for zeroes.
+            // The file may still wait for zeroes before the writer can have it.
             && file < self.shared.owned.load(Ordering::Relaxed)
             && Instant::now() >= self.direct_from
     }
@@ -286,24 +287,24 @@ impl Disk {
         }
     }
 
-    /// What has been done since the last call.
+    /// Takes the results since the last call.
     pub fn take_results(&self) -> Vec<DiskResult> {
         self.shared.told.store(false, Ordering::Release);
         std::mem::take(&mut *lock(&self.shared.done))
     }
 
-    /// Resolves when [`Disk::take_results`] has something to give.
+    /// Resolves when [`Disk::take_results`] has results.
     pub fn watch(&self) -> impl Future<Output = ()> + use<> {
         let shared = self.shared.clone();
         async move { shared.notify.notified().await }
     }
 
-    /// How long it took.
+    /// The times of its operations.
     pub fn times(&self) -> DiskTimes {
         lock(&self.shared.times).clone()
     }
 
-    /// What it has done so far.
+    /// Its totals.
     pub fn counters(&self) -> DiskCounters {
         DiskCounters {
             writes: self.shared.writes.load(Ordering::Relaxed),
@@ -320,14 +321,14 @@ impl Drop for Disk {
         lock(&self.shared.queue).closed = true;
         self.shared.work.notify_one();
         for thread in [self.thread.take(), self.zeroer.take()].into_iter().flatten() {
-            // A panic of the thread has been reported where it happened.
+            // The thread has reported its panic already.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// Whether nothing more can be read than these bytes at `offset`, and that is as it should be.
+    /// Whether the file ends after these bytes at `offset`, and may end there.
     fn is_end(&self, file: &File, offset: u64, read: usize) -> bool {
         self.sparse && file.metadata().is_ok_and(|meta| meta.len() <= offset + read as u64)
     }
@@ -352,7 +353,7 @@ impl Writer {
     fn run(self) {
         while let Some(commands) = self.next() {
             let results = self.shared.execute(&commands);
-            // The buffers are given back before the front asks for new ones.
+            // Drop the buffers before the front asks for new ones.
             let ids: Vec<u64> = commands.iter().map(Command::id).collect();
             drop(commands);
             self.shared.under_way.fetch_sub(ids.len(), Ordering::Release);
@@ -391,7 +392,7 @@ impl Writer {
 impl Shared {
     /// Carries out commands that one system call, or one write and one sync, can carry out.
     fn execute(&self, commands: &[Command]) -> Result<(), String> {
-        // Held throughout: one after another.
+        // Held throughout, so that groups of commands run one after another.
         let mut state = lock(&self.state);
         if let Some(error) = &state.failed {
             return Err(format!("not tried after: {error}"));
@@ -448,7 +449,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a file over from the zeroing thread, waiting for its chunk under way.
+    /// Takes a file over from the zeroing thread. Waits for the chunk under way.
     fn reach(&self, file: u32) {
         if self.owned.load(Ordering::Relaxed) <= file {
             let mut reached = lock(&self.reached);
@@ -471,7 +472,7 @@ impl Command {
         }
     }
 
-    /// Whether `next` can be carried out together with this: it goes on where this ends, or is
+    /// Whether this and `next` can be one call. So it is if `next` writes on where this ends, or is
     /// the sync that this does anyway or that follows a write.
     fn joins(&self, next: &Command) -> bool {
         match (self, next) {
@@ -485,7 +486,7 @@ impl Command {
     }
 }
 
-/// Reads until `data` is full or the file ends; how much that is.
+/// Reads until `data` is full or the file ends. Returns the number of bytes.
 fn read_up_to(file: &File, data: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < data.len() {
@@ -528,14 +529,14 @@ fn start_writeback(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
         return Ok(());
     }
     match io::Error::last_os_error() {
-        // Where a sandbox does not know or forbids the call, the sync does all of the work.
+        // A sandbox may not know or may forbid the call. Then the sync does all of the work.
         error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
         error => Err(error),
     }
 }
 
-/// Writes zeroes into fresh files that the writer has not reached, all but their first 4 KiB, where
-/// the header is. A failure ends it: the writer is told of it by its own next sync of the file.
+/// Writes zeroes into fresh files that the writer has not reached, except their first 4 KiB, which
+/// hold the header. A failure ends it: the writer learns of it from its own next sync of the file.
 fn zero_ahead(shared: &Shared, zero: &Zero) {
     let zeroes = vec![0; ZERO_CHUNK_BYTES as usize];
     for (number, file) in (zero.from..).zip(&zero.files) {
@@ -581,7 +582,7 @@ mod tests {
             .collect()
     }
 
-    /// The files of [`files`] from this one on, opened once more.
+    /// Opens the files of [`files`] once more, from this one on.
     fn again(dir: &tempfile::TempDir, from: u32, count: u32) -> Vec<File> {
         let path = |number| dir.path().join(format!("journal.{number:04}"));
         (from..count).map(|n| File::options().write(true).open(path(n)).unwrap()).collect()
@@ -649,7 +650,7 @@ mod tests {
         let mut all = files(&dir, 2);
         all[1] = File::open(dir.path().join("journal.0001")).unwrap();
         let mut disk = Disk::start(all, "journal".into(), None).unwrap();
-        // However long a write takes on a loaded machine.
+        // Any time of a write on a loaded machine is fine.
         let start = |disk: &mut Disk, operation| {
             disk.direct_from = Instant::now();
             disk.start_operation(operation)
@@ -671,7 +672,7 @@ mod tests {
         assert_eq!(start(&mut disk, write(6, 0, 12288, b"y")), None, "a sync waits");
         disk.submit();
         results(&disk, 2).await;
-        // A failure counts for both ways.
+        // A failure stops both kinds of writes.
         disk.shared.owned.store(2, Ordering::Relaxed);
         let failed = start(&mut disk, write(7, 1, 0, b"read-only"));
         assert!(matches!(failed, Some(DiskResult::Failed { id: 7, .. })), "{failed:?}");

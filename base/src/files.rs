@@ -1,7 +1,7 @@
 //! Small files that survive a power cut, and the lock of a directory.
 //!
-//! [`replace`] leaves either the old or the new content, never a mixture and never nothing. [`Lock`]
-//! lets one live process use a directory; the lock goes with the process, however it ends.
+//! [`replace`] leaves either the old or the new content, never a mixture and never nothing.
+//! [`Lock`] lets one live process use a directory; the lock goes with the process, however it ends.
 
 use anyhow::{Context as _, Result, bail};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -14,7 +14,7 @@ use std::path::Path;
 /// Makes `path` a file with this content and mode, durably.
 ///
 /// # Errors
-/// If any step fails; then `path` is as it was, or as it should be but perhaps not durable.
+/// If any step fails. Then `path` has the old content, or the new one, which may not be durable.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().with_context(|| format!("{} names no file", path.display()))?;
@@ -35,11 +35,11 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Opens a file to read it, if it is one: in its place may be a pipe, for whose other end nobody waits, a directory or a
-/// device.
+/// Opens a regular file for reading. Refuses a directory, a device, and a pipe, whose other end may
+/// never come.
 ///
 /// # Errors
-/// If it cannot be opened, or is none ([`ErrorKind::InvalidData`]).
+/// If the file does not open, or is not a regular file ([`ErrorKind::InvalidData`]).
 pub fn open(path: &Path) -> std::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -49,10 +49,10 @@ pub fn open(path: &Path) -> std::io::Result<File> {
     }
 }
 
-/// Reads a small file whole: see [`open`].
+/// Reads a small file whole, as [`open`] opens it.
 ///
 /// # Errors
-/// As for [`open`]; if it is larger than any that longhaul writes.
+/// Those of [`open`]. Also if the file is larger than any that longhaul writes.
 pub fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut content = Vec::new();
     open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut content)?;
@@ -62,16 +62,16 @@ pub fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The same of text.
+/// Reads a small text file whole.
 ///
 /// # Errors
-/// As for [`read`]; if it is not UTF-8.
+/// Those of [`read`]. Also if the content is not UTF-8.
 pub fn read_to_string(path: &Path) -> std::io::Result<String> {
     String::from_utf8(read(path)?)
         .map_err(|_| std::io::Error::new(ErrorKind::InvalidData, "it is not text"))
 }
 
-/// Largest file that is read whole: certificates, lists and descriptions are a thousandth of it.
+/// Largest file to read whole. Certificates, lists and descriptions have a thousandth of it.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Makes the names in a directory durable.
@@ -104,10 +104,10 @@ pub fn create_dir(dir: &Path) -> Result<()> {
     }
 }
 
-/// Removes what is in a directory, and not itself.
+/// Removes the content of a directory, and keeps the directory.
 ///
 /// # Errors
-/// If something of it cannot be removed.
+/// If some of it stays.
 pub fn empty_dir(dir: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -136,7 +136,7 @@ impl Lock {
         let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
             .with_context(|| format!("cannot open the lock file {}", path.display()))?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // Whoever had it may have removed the file since it was opened here.
+            // The previous owner may have removed the file after this process opened it.
             Ok(()) if !is_at(&file, &path) => return Lock::acquire(dir),
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -160,7 +160,7 @@ impl Lock {
             file.rewind()?;
             writeln!(file, "{}", std::process::id())
         };
-        // The pid only serves the message of the next one.
+        // The pid only serves the error message of the next process.
         let _ = mark(&mut file);
         Ok(Lock { _file: file.into() })
     }
@@ -173,7 +173,7 @@ fn is_at(file: &OwnedFd, path: &Path) -> bool {
     there.is_ok() && there == rustix::fs::fstat(file).map(numbers)
 }
 
-/// The use of a directory beside others who know how to, until dropped.
+/// The use of a directory together with other processes that share it, until dropped.
 #[derive(Debug)]
 pub struct Sharing {
     file: OwnedFd,
@@ -181,10 +181,11 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Takes the lock file `shared.lock` in `dir`: for oneself, if nobody else uses the directory.
+    /// Takes the lock file `shared.lock` in `dir`. Takes it exclusively if nobody else uses the
+    /// directory.
     ///
     /// # Errors
-    /// If there are no locks there, or somebody keeps it to himself.
+    /// If the file system has no locks, or another process keeps it exclusively.
     pub fn acquire(dir: &Path) -> Result<Sharing> {
         let path = dir.join("shared.lock");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
@@ -209,7 +210,7 @@ impl Sharing {
                     }
                 }
             }
-            // Another one has it for itself only while it starts.
+            // Another process holds the lock exclusively only while it starts.
             if std::time::Instant::now() > until {
                 bail!("{} is in use by another process, which keeps it to itself", dir.display());
             }
@@ -217,7 +218,7 @@ impl Sharing {
         }
     }
 
-    /// The lock of a directory that nobody uses, neither the caller any more; nothing if somebody does.
+    /// The exclusive lock of a directory, if nobody uses the directory, including the caller.
     pub fn alone(dir: &Path) -> Option<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let file = rustix::fs::open(dir.join("shared.lock"), flags, Mode::empty()).ok()?;
@@ -225,15 +226,15 @@ impl Sharing {
         Some(file)
     }
 
-    /// Whether nobody else uses the directory, until [`Sharing::share`].
+    /// Whether nobody else uses the directory. That ends with [`Sharing::share`].
     pub fn is_alone(&self) -> bool {
         self.alone
     }
 
-    /// Lets others use it too.
+    /// Lets other processes share the directory.
     ///
     /// # Errors
-    /// If the file system does not.
+    /// If the file system refuses.
     pub fn share(mut self) -> Result<Sharing> {
         rustix::fs::flock(&self.file, FlockOperation::LockShared).context("cannot share a lock")?;
         self.alone = false;

@@ -1,4 +1,5 @@
-//! What the gateways, the link and the objects share: files, disks, limits, units, logs, signals.
+//! Common parts of the gateways, the link and the objects: files, disks, limits, units, logs,
+//! signals.
 //!
 //! It knows no volume, no protocol and no command.
 
@@ -17,7 +18,7 @@ pub mod span;
 pub mod text;
 pub mod units;
 
-/// The command line or the configuration asks for something that makes no sense: exit status 2 instead of 1.
+/// The command line or the configuration is wrong: exit status 2 instead of 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);

@@ -1,11 +1,12 @@
-//! What one party may take of a store or a host: every limit is here.
+//! Limits on the resources that one party may take of a store or a host.
 //!
-//! `docs/operations/tasks/party-limits.md` says how to size them, and `docs/security.md` what they
+//! `docs/operations/tasks/party-limits.md` says how to size them. `docs/security.md` says what they
 //! promise together.
 //!
-//! - [`Strangers`]: places for who has not shown yet who they are; the oldest give way.
-//! - [`Places`]: places for who has; nobody takes all of them.
-//! - [`Budget`]: bytes for answers, and for what waits to be stored, shared among parties and their sessions.
+//! - [`Strangers`]: places for clients that have not authenticated yet; the oldest give way.
+//! - [`Places`]: places for clients that have; nobody takes all of them.
+//! - [`Budget`]: bytes for answers, and for data that waits to be stored. Parties and their
+//!   sessions share them.
 
 mod budget;
 mod shares;
@@ -17,20 +18,21 @@ pub use strangers::{Stranger, Strangers, Who};
 
 use std::time::Duration;
 
-/// How long a client of a store may take to show who it is. A TLS handshake takes two round trips; a busy
+/// Time for a client of a store to authenticate. A TLS handshake takes two round trips. A busy
 /// machine may need seconds for its part.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// Clients of a store over TCP, and as many over QUIC, that have not shown who they are. One costs less than
-/// 64 KiB.
+/// Most clients of a store over TCP, and as many over QUIC, that have not authenticated. One costs
+/// less than 64 KiB.
 pub const MAX_STRANGERS: usize = 512;
-/// The same from one address. A link over TCP is eleven connections at once.
+/// Most of them from one address. A link over TCP is eleven connections at once.
 pub const MAX_STRANGERS_OF_ONE: usize = 128;
-/// Links over TCP of which some connections have come; each of these costs less than 64 KiB.
+/// Most links over TCP with some connections missing. Each of these costs less than 64 KiB.
 pub const MAX_INCOMPLETE: usize = 256;
-/// The same with one credential.
+/// Most of them with one credential.
 pub const MAX_INCOMPLETE_OF_ONE: usize = 32;
 
-/// Sessions over links, those of other stores apart. One costs some 100 KiB without answers and data.
+/// Most sessions over links, without those of other stores. One costs some 100 KiB plus its answers
+/// and data.
 pub const MAX_SESSIONS: u64 = 1024;
 /// Sessions of one tenant, or with one credential of the installation.
 pub const MAX_SESSIONS_OF_ONE: u64 = 512;
@@ -39,103 +41,112 @@ pub const MAX_SESSIONS_OF_ADDRESS: u64 = 512;
 /// Sessions of other stores of the installation.
 pub const MAX_STORE_SESSIONS: u64 = 256;
 
-/// Connections of who speaks HTTP with a store. Each has a session once it is used, beside those of links.
+/// Most HTTP connections of a store. Once one is in use it has a session, beside those of links.
 pub const MAX_HTTP: u64 = 256;
-/// Those of one tenant, or with one credential of the installation.
+/// Most HTTP connections of one tenant, or with one credential of the installation.
 pub const MAX_HTTP_OF_ONE: u64 = 64;
-/// How long the head of an HTTP request may take, from the end of the answer before on: also how long a
-/// connection may be idle.
+/// Time for the head of an HTTP request, from the end of the answer before. So it is also the time
+/// for which a connection may be idle.
 pub const HTTP_SILENCE: Duration = Duration::from_secs(30);
 
-/// Bytes of answers to reads that were begun and are not sent, of all sessions. An answer counts from when its
-/// read is begun until the transport is done with it.
+/// Bytes of answers to reads, for all sessions together. An answer counts from the beginning of its
+/// read until the transport is done with it.
 pub const ANSWER_BYTES: u64 = 256 << 20;
-/// Those of one tenant, or with one credential of the installation.
+/// Bytes of one tenant, or with one credential of the installation.
 pub const ANSWER_BYTES_OF_ONE: u64 = 128 << 20;
-/// Those of one session: at 100 ms of round trip it reads 3.8 Gbit/s with them.
+/// Bytes of one session. At a round trip of 100 ms it can read 3.8 Gbit/s with them.
 pub const ANSWER_BYTES_OF_SESSION: u64 = 48 << 20;
-/// What the answer to anything but a read counts for.
+/// The bytes that the answer to any other request counts for.
 pub const OTHER_ANSWER_BYTES: u64 = 64 << 10;
-/// Bytes of answers to anything but reads. They are apart, so that unread data keeps nobody from a command.
+/// Bytes of answers to all requests but reads. They have their own limit, so that unread data
+/// blocks no command.
 pub const OTHER_ANSWERS_BYTES: u64 = 64 << 20;
-/// Those of one tenant, or with one credential of the installation.
+/// Bytes of one tenant, or with one credential of the installation.
 pub const OTHER_ANSWERS_BYTES_OF_ONE: u64 = 32 << 20;
-/// Those of one session.
+/// Bytes of one session.
 pub const OTHER_ANSWERS_BYTES_OF_SESSION: u64 = 4 << 20;
 
-/// Bytes of frames of one session about volumes that are not known yet: they wait until the location was looked at. A host
-/// with a thousand volumes that another store has just created fits.
+/// Bytes of frames of one session about unknown volumes. They wait until the store has looked at
+/// its location. That has room for a host with a thousand volumes that another store has just
+/// created.
 pub const MAX_STRANGE_BYTES: usize = 8 << 20;
-/// What a frame counts for besides its payload.
+/// Bytes that a frame counts for, besides its payload.
 pub const STRANGE_FRAME_BYTES: usize = 4 << 10;
-/// Frames of one party that wait to be put into the queue of the shell, which takes one of each that waits in turn. So
-/// nobody's frame waits for more than so many of each other party.
+/// Frames of one party that may wait for the queue of the store service. The queue takes one frame
+/// of each waiting party in turn. So no frame waits for more than this many of each other party.
 pub const FRAMES_OF_ONE: usize = 16;
 
-/// Requests other than reads that have no answer yet, of all sessions: attach, detach, and what commands ask. One takes some
-/// 200 bytes. A host that resumes thousands of volumes at once fits.
+/// Requests without an answer, except reads, for all sessions together: attach, detach, and
+/// requests of commands. One takes some 200 bytes. That has room for a host that resumes thousands
+/// of volumes.
 pub const MAX_OPEN_REQUESTS: u64 = 64 << 10;
-/// Those of one tenant, or with one credential of the installation. A session that asks for more is ended.
+/// Requests of one tenant, or with one credential of the installation. The store ends a session
+/// that asks for more.
 pub const MAX_OPEN_REQUESTS_OF_ONE: u64 = 16 << 10;
 
-/// Bytes of batches that have come in and are not stored, of all sessions: from when they are read off the link until their
-/// segment is. Of that a session has its part; the rest waits at the host.
+/// Bytes of batches that the store has received and not stored, for all sessions together. A batch
+/// counts from its arrival until its segment is stored. A session has a part of them. The rest of
+/// its data waits at the host.
 pub const BATCH_BYTES: u64 = 144 << 20;
-/// Those of one tenant, or with one credential of the installation.
+/// Bytes of one tenant, or with one credential of the installation.
 pub const BATCH_BYTES_OF_ONE: u64 = 72 << 20;
-/// Those of one session. Where it is alone it has 27 MiB: at 200 ms for a segment it writes 1.1 Gbit/s with them.
+/// Bytes of one session. A session without others has 27 MiB. If a segment takes 200 ms, it writes
+/// 1.1 Gbit/s with them.
 pub const BATCH_BYTES_OF_SESSION: u64 = 48 << 20;
-/// Bytes of attaches, announcements and what else has no answer that counts, as long as they wait for something. They are
-/// apart, so that batches that wait keep nobody from a detach.
+/// Bytes of waiting frames without a counted answer, for example attaches and announcements. They
+/// have their own limit, so that waiting batches do not block a detach.
 pub const FRAMES_BYTES: u64 = 32 << 20;
-/// Those of one tenant, or with one credential of the installation.
+/// Bytes of one tenant, or with one credential of the installation.
 pub const FRAMES_BYTES_OF_ONE: u64 = 16 << 20;
-/// Those of one session.
+/// Bytes of one session.
 pub const FRAMES_BYTES_OF_SESSION: u64 = 8 << 20;
-/// What each of these, and each batch, counts for besides what it carries.
+/// Bytes that each of these frames, and each batch, counts for besides its content.
 pub const FRAME_BYTES: u64 = 1 << 10;
 
-/// Walks over maps of snapshots, for usage and differences, at a time; of one party one.
+/// Map diffs and usage counts of snapshots at a time. One party has one at a time.
 pub const MAX_WALKS: usize = 4;
-/// Snapshots that only walks have opened and that stay open when another walk begins. One takes some 10 KiB, and
-/// pages of `--map-memory`.
+/// Snapshots that stay open for such work when more of it begins. One takes some 10 KiB, and pages
+/// of `--map-memory`.
 pub const MAX_IDLE_SNAPSHOTS: usize = 64;
 
-/// What a store takes of a tenant beyond its `--max-stored`: what hosts have acknowledged before they hear that there is
-/// no room, which is a round trip's worth. More than that waits: it stays in the journals of hosts.
+/// Bytes that a store takes of a tenant beyond its `--max-stored`. Hosts acknowledge writes for a
+/// round trip before they hear that the quota is full. Writes beyond this stay in the journals of
+/// the hosts.
 pub const QUOTA_GRACE_BYTES: u64 = 64 << 20;
 
-/// Connections to an admin address. When there are as many the one that has been idle the longest is closed.
+/// Most connections to an admin address. If one more comes, the server closes the one that has been
+/// idle the longest.
 pub const MAX_ADMIN_CONNECTIONS: usize = 64;
-/// How long the head of a request to an admin address may take, and how long a connection may be idle.
+/// Time for the head of a request to an admin address, and for which a connection may be idle.
 pub const ADMIN_SILENCE: Duration = Duration::from_secs(10);
-/// How long a whole change may take to come in.
+/// Time for the whole body of a change.
 pub const ADMIN_BODY_LIMIT: Duration = Duration::from_secs(10);
-/// Changes whose bodies are in memory at once, of at most [`ADMIN_BODY_BYTES`] each.
+/// Bodies of changes in memory at once, each of at most [`ADMIN_BODY_BYTES`].
 pub const ADMIN_BODIES: usize = 4;
-/// Largest change taken: as many ranges as a host keeps pinned.
+/// Largest body of a change: it has room for the most pinned ranges of a host.
 pub const ADMIN_BODY_BYTES: usize = 8 << 20;
-/// Largest change of rights or keys.
+/// Largest body of a change of rights or keys.
 pub const ADMIN_SMALL_BODY_BYTES: usize = 64 << 10;
-/// Bytes of a request's head, and of what is read of an HTTP connection at a time.
+/// Bytes of a request's head, and of one read from an HTTP connection.
 pub const HTTP_HEAD_BYTES: usize = 32 << 10;
 
 /// NBD clients that have not chosen an export. One costs less than 512 KiB.
 pub const MAX_NBD_STRANGERS: usize = 128;
-/// The same from one address, or of one user at a unix socket.
+/// Most of them from one address, or of one user at a unix socket.
 pub const MAX_NBD_STRANGERS_OF_ONE: usize = 64;
 /// NBD clients that use an export. One takes less than 1 MiB as long as it has nothing in flight.
 pub const MAX_NBD_CLIENTS: u64 = 512;
-/// The same from one address, or of one user at a unix socket.
+/// Most of them from one address, or of one user at a unix socket.
 pub const MAX_NBD_CLIENTS_OF_ONE: u64 = 256;
 
 /// iSCSI connections that have not logged in. One costs less than 512 KiB.
 pub const MAX_ISCSI_STRANGERS: usize = 256;
-/// The same from one address.
+/// Most of them from one address.
 pub const MAX_ISCSI_STRANGERS_OF_ONE: usize = 64;
-/// iSCSI connections that have logged in. One takes less than 1 MiB as long as it has nothing in flight.
+/// iSCSI connections that have logged in. One takes less than 1 MiB as long as it has nothing in
+/// flight.
 pub const MAX_ISCSI_CONNECTIONS: u64 = 1024;
-/// The same from one address.
+/// Most of them from one address.
 pub const MAX_ISCSI_CONNECTIONS_OF_ONE: u64 = 512;
 
 const _: () = assert!(MAX_STRANGERS_OF_ONE < MAX_STRANGERS, "one address leaves places");

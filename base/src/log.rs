@@ -1,14 +1,14 @@
-//! What is logged, and where.
+//! Logging: filters and output.
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
 use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
 
-/// What is logged, and how.
+/// The flags for logging.
 #[derive(Args)]
 pub struct LogArgs {
-    /// What to log on stderr: a level (error, warn, info, debug, trace), or levels by component as
+    /// Log filter for stderr: a level (error, warn, info, debug, trace), or levels by component as
     /// in `info,longhaul_link=debug`.
     #[arg(
         long,
@@ -23,22 +23,23 @@ pub struct LogArgs {
     pub log_json: bool,
 }
 
-/// Takes another filter for what is logged.
+/// Replaces the filter of the log.
 type SetLog = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// Set once logging has started.
 static SET_LOG: OnceLock<SetLog> = OnceLock::new();
 
-/// Logs by another filter from now on.
+/// Replaces the filter of the log.
 ///
 /// # Errors
-/// If it is no filter: why.
+/// Why the text is not a filter.
 pub fn set_log(filter: &str) -> Result<(), String> {
     SET_LOG.get().map_or(Ok(()), |set| set(filter))
 }
 
 fn filter(text: &str) -> Result<EnvFilter, String> {
-    // It tells of each attempt; what comes of them is told here. Whoever names it gets it.
+    // `object_store` logs each attempt, and longhaul logs the outcomes. A filter that names it gets
+    // both.
     EnvFilter::try_new(format!("object_store=warn,{text}")).map_err(|error| error.to_string())
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 /// Longest pattern, in bytes.
 const MAX_BYTES: usize = 255;
 
-/// A pattern that whole names are matched with. There is no escape: no name has a `*` or a `?`.
+/// A pattern for whole names. It has no escape: no name has a `*` or a `?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
@@ -21,13 +21,13 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Whether a name fits. Takes time that grows with the product of the lengths at most.
+    /// Whether a name matches. The time grows at most with the product of the lengths.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name): (Vec<char>, Vec<char>) =
             (self.0.chars().collect(), name.chars().collect());
         let (mut at, mut n) = (0, 0);
-        // Where the last `*` is, and what of the name it has taken so far.
+        // The place of the last `*`, and of the end of its match in the name.
         let mut star: Option<(usize, usize)> = None;
         while n < name.len() {
             match pattern.get(at) {

@@ -10,7 +10,7 @@ pub fn identity() -> Result<u128> {
     Ok(u128::from_le_bytes(draw()?))
 }
 
-/// What nobody can guess.
+/// A value that nobody can guess.
 ///
 /// # Errors
 /// If the system gives no random bytes.
@@ -18,7 +18,7 @@ pub fn secret() -> Result<[u8; 32]> {
     draw()
 }
 
-/// So many bytes that nobody else draws.
+/// `N` bytes that nobody else draws.
 ///
 /// # Errors
 /// If the system gives no random bytes.

@@ -1,4 +1,5 @@
-//! SIGHUP: a gateway reads its command line and config file again, and takes up what can change.
+//! SIGHUP: a gateway reads its command line and config file again, and applies the values that may
+//! change.
 
 use crate::log;
 use anyhow::{Context as _, Result};
@@ -7,14 +8,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signal. From when it is listened for it does not end the process.
+/// The signal. Once this exists the signal does not end the process.
 pub struct Reload(Signal);
 
 impl Reload {
-    /// Listens.
+    /// Begins to listen.
     ///
     /// # Errors
-    /// If signals cannot be handled.
+    /// If the system refuses the handler.
     pub fn listen() -> Result<Reload> {
         Ok(Reload(signal(SignalKind::hangup()).context("cannot handle signals")?))
     }
@@ -46,7 +47,7 @@ impl Settings {
     }
 }
 
-/// What the command line of this process says, with its config file.
+/// The values of the command line of this process and its config file.
 pub struct CommandLine<A> {
     /// The flags of the gateway.
     pub args: A,
@@ -58,11 +59,12 @@ pub struct CommandLine<A> {
     pub settings: Settings,
 }
 
-/// Reads the command line of this process with its config file, as it is now. It fails if it is not usable any more.
+/// Reads the command line of this process with its current config file. Fails if the file is not
+/// usable any more.
 pub type Read<A> = dyn Fn() -> Result<CommandLine<A>> + Send + Sync;
 
-/// Takes up another `--log`, where it changed, and says what was taken up and what needs a restart. `taken` are the
-/// flags that the caller has taken up, `more` what it has read again besides.
+/// Applies a changed `--log`, and logs which flags took effect and which need a restart. `taken`
+/// are the flags that the caller has applied. `more` are other things that it has read again.
 pub fn conclude<A>(
     line: &CommandLine<A>,
     changes: &BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! What a service manager and a terminal have to say, and what the former is told.
+//! The signals of service managers and terminals, and the notices to systemd.
 
 use anyhow::{Context as _, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -11,8 +11,8 @@ pub fn notify(state: sd_notify::NotifyState<'_>) {
     }
 }
 
-/// Lets the process open as many files as it is allowed to: the usual first limit of 1024 is below what
-/// the connections and the files of many volumes need.
+/// Raises the limit of open files as far as the system allows. The usual soft limit of 1024 is too
+/// low for the connections and the files of many volumes.
 pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -26,7 +26,7 @@ pub fn open_files_max() -> usize {
     limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
-/// The signals that mean: stop. Each [`Stop`] sees those that come after it was made.
+/// The signals to stop. Each [`Stop`] sees the signals after its creation.
 pub struct Stop {
     terminate: Signal,
     interrupt: Signal,
@@ -36,7 +36,7 @@ impl Stop {
     /// From now on SIGTERM and SIGINT do not end the process by themselves.
     ///
     /// # Errors
-    /// If the signals cannot be handled.
+    /// If the system refuses the handlers.
     pub fn listen() -> Result<Stop> {
         let listen = |kind| signal(kind).context("cannot handle signals");
         Ok(Stop {
@@ -45,7 +45,7 @@ impl Stop {
         })
     }
 
-    /// Waits for one of them.
+    /// Waits for one of the signals.
     pub async fn wait(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -53,7 +53,7 @@ impl Stop {
         }
     }
 
-    /// Waits for one that comes after the call.
+    /// Waits for a signal that comes after the call.
     pub async fn wait_again() {
         match Stop::listen() {
             Ok(mut stop) => stop.wait().await,

@@ -27,7 +27,8 @@ impl From<std::ops::Range<u64>> for Span {
     }
 }
 
-/// Parses a part of a volume: `1GiB+64MiB` (offset and length), `1GiB-2GiB` (offset and end), or `all`.
+/// Parses a part of a volume: `1GiB+64MiB` (offset and length), `1GiB-2GiB` (offset and end), or
+/// `all`.
 pub fn parse(text: &str) -> Result<Span> {
     if text.trim() == "all" {
         return Ok(Span { start: 0, end: None });

@@ -1,18 +1,20 @@
-//! Text that others wrote, made fit for a terminal, a log and the audit log.
+//! Makes text of others fit for a terminal, a log and the audit log.
 //!
-//! What a peer or a file says may hold control bytes: a terminal acts on them, and a log shows what was never there.
-//! Whatever is printed or written passes one of these functions first.
+//! Text of a peer or of a file may hold control bytes. A terminal acts on them, and a log would
+//! show lines that nobody logged. All such text passes one of these functions before longhaul
+//! prints or writes it.
 
 use std::fmt::Write as _;
 
-/// Longest text of a client that is kept, in bytes.
+/// Longest kept text of a client, in bytes.
 pub const MAX_BYTES: usize = 256;
-/// Stands for what was cut off.
+/// Stands for the missing rest of a text.
 const CUT: char = '\u{2026}';
 
 /// Whether a terminal acts on a character, or shows nothing or something else for it.
 fn is_hidden(c: char) -> bool {
-    // C0, DEL and C1; marks that turn the direction of text around; spaces of no width; ends of lines.
+    // C0, DEL and C1; marks that turn the direction of text around; spaces of no width; ends of
+    // lines.
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
@@ -26,19 +28,19 @@ fn push(out: &mut String, c: char) {
     }
 }
 
-/// The text with `\u{1b}` and the like for what a terminal would act on.
+/// The text with `\u{1b}` and the like in place of characters that a terminal would act on.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     text.chars().for_each(|c| push(&mut out, c));
     out
 }
 
-/// The same of several lines, which stay lines.
+/// The same for several lines, which stay lines.
 pub fn escaped_lines(text: &str) -> String {
     text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
 }
 
-/// The same in at most [`MAX_BYTES`] bytes; what is longer ends with an ellipsis.
+/// The same in at most [`MAX_BYTES`] bytes. A longer text ends with an ellipsis.
 pub fn bounded(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -56,7 +58,8 @@ pub fn bounded(text: &str) -> String {
     out
 }
 
-/// JSON text in which nothing is left for a terminal to act on; `json` has control bytes only in strings and as ends of lines.
+/// JSON text without characters that a terminal would act on. `json` may have control bytes only in
+/// strings and as ends of lines.
 pub fn json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
@@ -69,7 +72,7 @@ pub fn json(json: &str) -> String {
     out
 }
 
-/// A message for people. A store may have said some of it.
+/// Prints a message for people. Parts of it may come from a store.
 pub fn tell(message: &str) {
     eprintln!("{}", escaped_lines(message));
 }

@@ -4,8 +4,8 @@ use anyhow::{Context as _, Result, bail};
 pub use longhaul_core::block::show_bytes;
 use std::time::Duration;
 
-/// Parses a size in bytes: a number with an optional unit. `K`, `M`, `G`, `T` and `KiB` … are powers
-/// of 1024, as for `qemu-img`; `KB`, `MB` … powers of 1000.
+/// Parses a size in bytes: a number with an optional unit. `K`, `M`, `G`, `T` and `KiB` … are
+/// powers of 1024, as for `qemu-img`; `KB`, `MB` … powers of 1000.
 pub fn bytes(text: &str) -> Result<u64> {
     let (number, unit) = split(text);
     let factor: u64 = match unit.to_ascii_lowercase().as_str() {

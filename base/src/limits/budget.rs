@@ -1,11 +1,14 @@
 //! Bytes that the answers of a store may take, shared among parties and their sessions.
 //!
-//! An answer counts from when what asks for it is taken in, so that who does not read its answers is not listened to
-//! any more: it waits, and nothing is refused. A party has no more than the others leave free, nor a session more
-//! than the others of its party do. A quarter of what a party may have is for sessions that have nothing: each may have one
-//! answer as long as its party is below its limit, and a quarter of all is free. What is read ahead has half of all that, so that reads that somebody waits for do not wait for it.
+//! An answer counts from the arrival of its request. If a client does not read its answers, the
+//! store stops reading its requests: they wait, and nothing is refused. A party has at most as much
+//! as the others leave free. A session has at most as much as the other sessions of its party leave
+//! free. A quarter of a party's bytes is for sessions without an answer. Each may have one while
+//! its party is below its limit and a quarter of all bytes is free. Read-ahead has half of all
+//! that, so that it does not delay reads that a client waits for.
 //!
-//! Promises: no more is out than there is, and no more of one party or session than it may have.
+//! Promises: answers never take more than all bytes, nor more than the part of one party or
+//! session.
 
 use super::shares::most;
 use std::collections::BTreeMap;
@@ -13,20 +16,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// How often who waits looks whether other parties have left room: what they give back wakes nobody else, or sessions
-/// that wait for ever would cost them time with each answer.
+/// How often a waiter looks whether other parties have left room. Bytes that another party gives
+/// back do not wake it: otherwise sessions that wait for ever would cost time with each answer.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Whether somebody waits for an answer.
+/// Whether a client waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// Somebody does.
+    /// A client waits.
     Waited,
-    /// It is asked for ahead of time.
+    /// The request is a read-ahead.
     Ahead,
 }
 
-/// The bytes there are.
+/// The bytes for answers.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Inner>);
 
@@ -48,7 +51,7 @@ struct Out {
 struct Party {
     out: u64,
     sessions: BTreeMap<u64, u64>,
-    /// Something of the party's was given back.
+    /// The party gave something back.
     changed: Arc<Notify>,
 }
 
@@ -61,11 +64,11 @@ impl Inner {
         let part = |whole: u64| if urgency == Urgency::Ahead { whole / 2 } else { whole };
         let party_most = most(self.all, self.of_party, out.all - of_party);
         let first = of_party == 0 && out.all + bytes <= self.all;
-        // A party that had much before others came is not to stand still for it.
+        // A party that had much before others came must not come to a stop.
         let alone = of_session == 0
             && of_party + bytes <= self.of_party
             && out.all + bytes <= self.all / 4 * 3;
-        // A quarter is for those that have nothing.
+        // A quarter is for sessions without an answer.
         let session_most = most(party_most / 4 * 3, self.of_session, of_party - of_session);
         let session_may = of_session + bytes <= part(session_most);
         first || alone || of_party + bytes <= part(party_most) && session_may
@@ -73,13 +76,14 @@ impl Inner {
 }
 
 impl Budget {
-    /// So many bytes, so many for one party, and so many for one of its sessions.
+    /// A budget of `all` bytes, `of_party` for each party, and `of_session` for each of its
+    /// sessions.
     #[must_use]
     pub fn new(all: u64, of_party: u64, of_session: u64) -> Budget {
         Budget(Arc::new(Inner { all, of_party, of_session, out: Mutex::default() }))
     }
 
-    /// Takes bytes for an answer, if there are any for whom it is.
+    /// Takes bytes for an answer, if the party and the session may have them.
     #[must_use]
     pub fn take(
         &self,
@@ -102,7 +106,7 @@ impl Budget {
         Some(Answer { budget: inner.clone(), party: party.clone(), session, bytes })
     }
 
-    /// The same, as soon as there are any.
+    /// Takes bytes for an answer as soon as the party and the session may have them.
     pub async fn wait(
         &self,
         party: &Arc<str>,
@@ -115,20 +119,20 @@ impl Budget {
                 return answer;
             }
             let changed = lock(&self.0.out).parties.get(party).map(|of| of.changed.clone());
-            // What changes before it is waited for is seen at the next look.
+            // If the change comes before the wait, the next look sees it.
             let changed = changed.unwrap_or_default();
             let _ = tokio::time::timeout(LOOK_AGAIN, changed.notified()).await;
         }
     }
 
-    /// Bytes that are out.
+    /// Bytes that answers have taken.
     #[must_use]
     pub fn out(&self) -> u64 {
         lock(&self.0.out).all
     }
 }
 
-/// The bytes of an answer, until it is dropped.
+/// The bytes of an answer, until dropped.
 #[derive(Debug)]
 pub struct Answer {
     budget: Arc<Inner>,
@@ -209,7 +213,7 @@ mod tests {
         held.pop();
         let limit = Duration::from_secs(60);
         let _answer = tokio::time::timeout(limit, waiting).await.unwrap();
-        // More than there ever is for one counts as all that there is for it.
+        // A request for more than the limit of one session counts as that limit.
         drop(held);
         let other: Arc<str> = "other".into();
         assert!(budget.take(&other, 2, 10 * ALL, Urgency::Waited).is_some());

@@ -1,13 +1,13 @@
 //! Places that parties share.
 //!
-//! Promises: no more are taken than there are, nor more by one than one may; and as long as somebody has less
-//! than those that are free it may have more. So of n that take all they can each has one in n + 1, and
-//! who has none finds one.
+//! Promises: nobody takes more places than there are, nor more than the limit of one party. As long
+//! as a party has fewer places than are free, it may have more. So if n parties take all they can,
+//! each has one place in n + 1, and a party without a place finds one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Who has how many places.
+/// The number of places of each party.
 #[derive(Debug)]
 pub struct Shares<K> {
     all: u64,
@@ -16,13 +16,13 @@ pub struct Shares<K> {
     by: BTreeMap<K, u64>,
 }
 
-/// The most that one may have where others have so much.
+/// Most that one party may have while the others have `others`.
 pub(super) fn most(all: u64, of_one: u64, others: u64) -> u64 {
     of_one.min(all.saturating_sub(others) / 2)
 }
 
 impl<K: Ord + Clone> Shares<K> {
-    /// So many, and so many for one.
+    /// `all` places, and at most `of_one` for each party.
     #[must_use]
     pub fn new(all: u64, of_one: u64) -> Shares<K> {
         Shares { all, of_one, taken: 0, by: BTreeMap::new() }
@@ -32,7 +32,7 @@ impl<K: Ord + Clone> Shares<K> {
         self.by.get(who).copied().unwrap_or(0)
     }
 
-    /// Whether somebody may have one more.
+    /// Whether this party may have one more.
     #[must_use]
     pub fn has_room(&self, who: &K) -> bool {
         let has = self.of(who);
@@ -40,7 +40,7 @@ impl<K: Ord + Clone> Shares<K> {
         first || has < most(self.all, self.of_one, self.taken - has)
     }
 
-    /// Takes one more, if somebody may.
+    /// Takes one more place, if the party may.
     pub fn take(&mut self, who: &K) -> bool {
         let room = self.has_room(who);
         if room {
@@ -50,7 +50,7 @@ impl<K: Ord + Clone> Shares<K> {
         room
     }
 
-    /// Gives one back.
+    /// Gives a place back.
     pub fn give_back(&mut self, who: &K) {
         let Some(has) = self.by.get_mut(who) else { return };
         *has -= 1;
@@ -60,14 +60,14 @@ impl<K: Ord + Clone> Shares<K> {
         }
     }
 
-    /// All that are taken.
+    /// Number of places in use.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken
     }
 }
 
-/// The same, each with a guard.
+/// The same places, each with a guard.
 #[derive(Debug)]
 pub struct Places<K: Ord + Clone>(Arc<Mutex<Shares<K>>>);
 
@@ -78,32 +78,32 @@ impl<K: Ord + Clone> Clone for Places<K> {
 }
 
 impl<K: Ord + Clone> Places<K> {
-    /// So many, and so many for one.
+    /// `all` places, and at most `of_one` for each party.
     #[must_use]
     pub fn new(all: u64, of_one: u64) -> Places<K> {
         Places(Arc::new(Mutex::new(Shares::new(all, of_one))))
     }
 
-    /// Whether somebody may have one more.
+    /// Whether this party may have one more.
     #[must_use]
     pub fn has_room(&self, who: &K) -> bool {
         lock(&self.0).has_room(who)
     }
 
-    /// One more, if somebody may.
+    /// Takes one more place, if the party may.
     #[must_use]
     pub fn take(&self, who: K) -> Option<Place<K>> {
         lock(&self.0).take(&who).then(|| Place { places: self.clone(), who })
     }
 
-    /// All that are taken.
+    /// Number of places in use.
     #[must_use]
     pub fn taken(&self) -> u64 {
         lock(&self.0).taken()
     }
 }
 
-/// A place, until it is dropped.
+/// A place, until dropped.
 #[derive(Debug)]
 pub struct Place<K: Ord + Clone> {
     places: Places<K>,

@@ -1,8 +1,9 @@
-//! Places for who has not shown yet who they are.
+//! Places for clients that have not authenticated yet.
 //!
-//! Promises: there are never more than so many, nor more than so many from one address; whoever comes gets a
-//! place. If there is none left the oldest from the same address gives way, or the oldest of the address
-//! that has the most: so who floods a listener pushes out itself. Those that have said something go last.
+//! Promises: the number of clients has a limit, and so has the number from one address. Every new
+//! client gets a place. If none is free, the oldest client from the same address gives way, or the
+//! oldest of the address with the most clients. So an attacker that floods a listener pushes out
+//! its own clients. Clients that have sent something go last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -10,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Where a client comes from, as far as that is worth something before it has shown who it is.
+/// The origin of a client, as far as it counts before authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Who {
-    /// An IPv4 address, or the 64 bits of an IPv6 address that a site has for itself.
+    /// An IPv4 address, or the upper 64 bits of an IPv6 address, which one site has for itself.
     Address(IpAddr),
     /// A user of this machine, at a unix socket.
     User(u32),
@@ -45,7 +46,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Waiting {
     next: u64,
-    /// By when they came.
+    /// In order of arrival.
     present: BTreeMap<u64, Present>,
     counts: HashMap<Who, usize>,
 }
@@ -54,7 +55,7 @@ struct Waiting {
 struct Present {
     who: Who,
     busy: bool,
-    /// Dropped when it has to go.
+    /// Dropped to make the client go.
     _stay: oneshot::Sender<()>,
 }
 
@@ -70,7 +71,8 @@ impl Waiting {
         true
     }
 
-    /// Makes one go: the oldest that is not busy, if there is one. Takes time in proportion to the places.
+    /// Makes one client go: the oldest that is not busy, if any. Takes time in proportion to the
+    /// places.
     fn make_way(&mut self, who: Who) -> bool {
         let of = || self.present.iter().filter(|(_, present)| present.who == who);
         let idle = of().find(|(_, present)| !present.busy);
@@ -82,14 +84,14 @@ impl Waiting {
 }
 
 impl Strangers {
-    /// So many places, and so many for one address.
+    /// `all` places, and at most `of_one` for each address.
     #[must_use]
     pub fn new(all: usize, of_one: usize) -> Strangers {
         let (waiting, dropped) = (Mutex::default(), AtomicU64::new(0));
         Strangers { shared: Arc::new(Shared { all, of_one, waiting, dropped }) }
     }
 
-    /// Gives somebody a place, if need be another one's.
+    /// Gives a client a place, which may be that of another client.
     #[must_use]
     pub fn enter(&self, who: Who) -> Stranger {
         let shared = &self.shared;
@@ -121,14 +123,14 @@ impl Strangers {
         Stranger { shared: shared.clone(), number, gone }
     }
 
-    /// How many there are.
+    /// Number of clients.
     #[cfg(test)]
     fn len(&self) -> usize {
         lock(&self.shared.waiting).present.len()
     }
 }
 
-/// The place of somebody; until it is dropped, or taken away.
+/// The place of a client, until dropped or taken away.
 #[derive(Debug)]
 pub struct Stranger {
     shared: Arc<Shared>,
@@ -137,20 +139,20 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    /// Waits until the place is taken away.
+    /// Waits until another client takes the place.
     pub async fn dropped(&mut self) {
-        // Nothing is ever sent.
+        // Nobody ever sends on it.
         let _ = (&mut self.gone).await;
     }
 
-    /// Where it can be said whether it is being served.
+    /// The switch that says whether the client is busy.
     #[must_use]
     pub fn busy(&self) -> Busy {
         Busy { shared: self.shared.clone(), number: self.number }
     }
 }
 
-/// Says whether somebody is being served.
+/// Says whether a client is busy.
 #[derive(Clone, Debug)]
 pub struct Busy {
     shared: Arc<Shared>,
@@ -158,7 +160,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// It is, or not any more: those that are go last.
+    /// Sets whether the client is busy. Busy clients go last.
     pub fn set(&self, busy: bool) {
         if let Some(present) = lock(&self.shared.waiting).present.get_mut(&self.number) {
             present.busy = busy;
@@ -200,7 +202,7 @@ mod tests {
         assert_eq!(left.iter().filter(|gone| !**gone).count(), 4);
         assert!(left[..96].iter().all(|gone| *gone), "the oldest go");
         assert_eq!(strangers.len(), 5);
-        // From many addresses too.
+        // The same from many addresses.
         let more = (2..100).map(|n| strangers.enter(who(&format!("192.0.3.{n}"))));
         let more: Vec<Stranger> = more.collect();
         assert_eq!(strangers.len(), 8);

@@ -1,9 +1,10 @@
-//! The bytes that wait to be written. Headers are gathered; payloads pass through uncopied.
+//! The bytes that wait for the shell to write them. Headers share blocks of memory; payloads pass
+//! through without a copy.
 
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
-/// Memory that is allocated at a time for headers.
+/// Memory to allocate at a time for headers.
 const BLOCK_BYTES: usize = 16 << 10;
 
 /// More bytes than any header or short message has, so that one rarely straddles two blocks.
@@ -57,7 +58,7 @@ impl OutputQueue {
         Some(piece)
     }
 
-    /// Bytes that were not taken yet.
+    /// Bytes that the shell has not taken.
     pub(super) fn bytes(&self) -> u64 {
         self.queued_bytes + self.tail.len() as u64
     }

@@ -9,8 +9,8 @@ use crate::wire::iscsi::RESERVED_TAG;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
-/// Pieces with fewer bytes are copied, because a slice keeps the whole buffer alive that it was
-/// read into.
+/// The collector copies pieces with fewer bytes, because a slice keeps its whole input buffer
+/// alive.
 const SMALL_BYTES: usize = 4096;
 
 /// Smallest MaxRecvDataSegmentLength (§13.12). It bounds the number of pieces: a command fails if
@@ -30,7 +30,7 @@ pub(super) mod condition {
 /// The negotiated rules for output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DataOutRules {
-    /// Lost data is solicited again (ErrorRecoveryLevel ≥ 1); otherwise the command fails.
+    /// Solicit lost data again (ErrorRecoveryLevel ≥ 1). Otherwise the command fails.
     pub(super) recover: bool,
     /// DataPDUInOrder.
     pub(super) in_order: bool,
@@ -156,11 +156,11 @@ pub(super) struct DataOutCollector {
     /// The sequence of unsolicited Data-Out PDUs that is still to come.
     unsolicited: Option<Burst>,
     bursts: Vec<Burst>,
-    /// Bytes that the device wants. Nothing is solicited before it says so.
+    /// Bytes that the device wants. The collector solicits nothing before the device says so.
     wanted: Option<u32>,
-    /// Everything before this offset was sent, or solicited at least once.
+    /// The initiator sent everything before this offset, or an R2T asked for it.
     solicited_end: u32,
-    /// Ranges to be solicited again.
+    /// Ranges to solicit again.
     to_repeat: VecDeque<(u32, u32)>,
     recoveries: u32,
     failure: Option<u16>,
@@ -346,8 +346,8 @@ impl DataOutCollector {
         }
     }
 
-    /// The next range to solicit, if one may be solicited now. It is recorded under this tag and
-    /// number.
+    /// The next range to solicit, if the rules allow one now. The collector records it under this
+    /// tag and number.
     pub(super) fn solicit(&mut self, rules: DataOutRules, ttt: u32, r2t_sn: u32) -> Option<Burst> {
         let wanted = self.wanted?;
         if self.unsolicited.is_some()

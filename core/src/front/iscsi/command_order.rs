@@ -16,7 +16,7 @@ pub(super) enum EarlyRequest {
     Command(u16),
     /// Any other request, with the connection it came on.
     Other(ConnectionId, Box<Pdu>),
-    /// A request that was received and needs nothing more.
+    /// A received request that needs nothing more.
     Nothing,
 }
 
@@ -58,12 +58,12 @@ impl CommandOrder {
         CommandWindow { expected: self.expected, max }
     }
 
-    /// Whether the window is closed.
+    /// Whether the window holds no more commands.
     pub(super) fn is_full(&self) -> bool {
         self.active >= self.size
     }
 
-    /// Whether a number is outside the window or was received before.
+    /// Whether a number is outside the window, or a request with it has come before.
     pub(super) fn is_beyond(&self, cmd_sn: u32) -> bool {
         before(cmd_sn, self.expected)
             || before(self.window().max, cmd_sn)
@@ -119,7 +119,7 @@ impl CommandOrder {
         }
     }
 
-    /// An immediate command was received.
+    /// Counts an immediate command that has arrived.
     pub(super) fn begin_immediate(&mut self) {
         self.immediate += 1;
     }

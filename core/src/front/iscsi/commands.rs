@@ -103,7 +103,7 @@ impl Session {
         }
     }
 
-    /// Takes a command before its turn. `None` if the command is refused.
+    /// Takes a command before its turn. `None` if it refuses the command.
     pub(super) fn receive(
         &mut self,
         cx: &mut SessionContext<'_>,
@@ -205,7 +205,7 @@ impl Session {
             let Some(task) = self.tasks.get(slot) else { return };
             let moves = task.read || task.write;
             let charge = if moves { u64::from(task.expected).min(MAX_TRANSFER_BYTES) } else { 0 };
-            // One command is always admitted, or the session would block for ever.
+            // Always admit one command, or the session would block for ever.
             if charge > 0 && held > 0 && held + charge > cx.config.session_bytes {
                 if self.connections.iter().any(|connection| !connection.unacknowledged.is_empty()) {
                     self.solicit(cx);
@@ -219,8 +219,8 @@ impl Session {
                     cx.counters.command(command.cdb[0]);
                     device.handle_command(cx.now, self.nexus, id, command);
                 }
-                // INVALID FIELD IN COMMAND INFORMATION UNIT: bidirectional commands are not
-                // supported.
+                // INVALID FIELD IN COMMAND INFORMATION UNIT: the target has no bidirectional
+                // commands.
                 _ => self.respond(cx, slot, refusal(0x05, 0x0e03)),
             }
         }
@@ -263,7 +263,7 @@ impl Session {
                     self.advance_functions(cx);
                 }
             }
-            // Data of an aborted task is dropped.
+            // Drop data of an aborted task.
             None if self.tasks.is_late_tag(itt) => {}
             None if damaged => {}
             None => self.reject(cx, at, &pdu.raw, RejectReason::InvalidPduField),

@@ -10,7 +10,7 @@ use crate::wire::iscsi::{BHS_BYTES, RESERVED_TAG, Response, ResponseHeader};
 use bytes::{BufMut, Bytes};
 use std::collections::VecDeque;
 
-/// Payload with fewer bytes is copied behind its header. A piece of its own would cost more.
+/// Copy payload with fewer bytes behind its header. A piece of its own would cost more.
 const GATHER_BYTES: usize = 512;
 
 /// Most statuses that wait for acknowledgment. An initiator that exceeds it does not acknowledge at
@@ -25,7 +25,7 @@ pub(super) fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// ExpCmdSN and MaxCmdSN, as the initiator is told of them.
+/// ExpCmdSN and MaxCmdSN, as a PDU tells the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommandWindow {
     pub(super) expected: u32,
@@ -43,7 +43,8 @@ pub(super) struct SentStatus {
     pub(super) task: Option<TaskId>,
 }
 
-/// The PDUs that wait to be written, and their numbers. It outlives the phase in which it was made.
+/// The PDUs that wait for the shell, and their numbers. The output outlives the phase that began
+/// it.
 #[derive(Debug)]
 pub(super) struct PduOutput {
     output: OutputQueue,
@@ -76,7 +77,7 @@ impl PduOutput {
         piece
     }
 
-    /// Whether the shell has to be told now that there is output.
+    /// Whether to tell the shell now that output waits.
     pub(super) fn tell(&mut self) -> bool {
         !std::mem::replace(&mut self.told, self.output.bytes() > 0) && self.told
     }
@@ -234,7 +235,7 @@ pub(super) struct Connection {
     pub(super) unacknowledged: VecDeque<SentStatus>,
     /// Bytes in their data segments.
     unacknowledged_bytes: usize,
-    /// The last MaxCmdSN that was sent on this connection.
+    /// The last MaxCmdSN that this connection sent.
     pub(super) told: u32,
     /// When the last PDU arrived.
     pub(super) heard: Time,

@@ -96,7 +96,7 @@ impl Copies {
         task
     }
 
-    /// A part has ended; the copy that it belongs to.
+    /// Ends a part. Returns the copy that it belongs to.
     pub(super) fn end_part(
         &mut self,
         task: TaskId,
@@ -117,7 +117,7 @@ impl Copies {
         }
     }
 
-    /// Parts of a copy that is ending which write nothing: nobody needs their results.
+    /// Parts without writes, of a copy that is ending. Nobody needs their results.
     pub(super) fn needless_parts(&self, copy: CopyId) -> Vec<(DeviceId, TaskId)> {
         let Some(it) = self.copies.get(&copy).filter(|it| it.job.is_ending()) else {
             return Vec::new();
@@ -125,13 +125,13 @@ impl Copies {
         it.job.staging().filter_map(|part| it.parts.get(&part).copied()).collect()
     }
 
-    /// Removes a copy that has ended; the token that it used.
+    /// Removes a copy that has ended. Returns the token that it used.
     pub(super) fn end(&mut self, copy: CopyId) -> Option<Option<(DeviceId, u64)>> {
         self.copies.remove(&copy).map(|it| it.token)
     }
 
-    /// A device is gone: the copies that it was asked for end, and its parts of others fail. The
-    /// tokens that the former used.
+    /// Handles the loss of a device. Copies that initiators asked of it end, and its parts of other
+    /// copies fail. Returns the tokens that the ended copies used.
     pub(super) fn forget_device(&mut self, device: DeviceId) -> Vec<(DeviceId, u64)> {
         let ended = self.copies.extract_if(.., |copy, _| copy.0 == device);
         let tokens = ended.filter_map(|(_, it)| it.token).collect();

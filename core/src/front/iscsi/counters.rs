@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Totals of a target. They only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Commands that were handed to a device, by class in the order of [`CommandClass::ALL`].
+    /// Commands that the target handed to a device, by class in the order of [`CommandClass::ALL`].
     pub commands: [u64; CommandClass::ALL.len()],
     /// Headers whose digest did not match; each ended a connection (RFC 7143 §7.8).
     pub header_digest_errors: u64,
@@ -17,7 +17,7 @@ pub struct Counters {
     pub rejects: BTreeMap<RejectReason, u64>,
     /// Logins that reached the full feature phase.
     pub logins: u64,
-    /// Logins that were refused (§11.13.5, status classes 2 and 3), and logins whose connection was
+    /// Refused logins (§11.13.5, status classes 2 and 3), and logins whose connection the target
     /// closed because no response was safe.
     pub logins_refused: u64,
     /// Logins that were redirected to another portal (status class 1).

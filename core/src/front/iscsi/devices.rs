@@ -1,4 +1,4 @@
-//! The devices of a target, by name and by volume, and the volumes that are being opened.
+//! The devices of a target, by name and by volume, and the volumes that are about to open.
 
 use super::{ConnectionId, Device, DeviceId};
 use crate::block::Time;
@@ -16,7 +16,7 @@ pub(super) struct TargetDevice {
     pub(super) sessions: usize,
     /// Sessions that lost tasks to a function of another session.
     pub(super) affected: Vec<u32>,
-    /// The time that its timer is set to.
+    /// The time of its timer.
     pub(super) armed: Option<Time>,
 }
 
@@ -75,27 +75,27 @@ impl Devices {
         Some(device)
     }
 
-    /// A login waits for a volume; `true` if it is the first one.
+    /// Notes that a login waits for a volume. `true` if it is the first one.
     pub(super) fn wait(&mut self, volume: &str, login: ConnectionId) -> bool {
         let waiting = self.opening.entry(volume.to_owned()).or_default();
         waiting.push(login);
         waiting.len() == 1
     }
 
-    /// A volume is being opened for nobody.
+    /// Notes that a volume is about to open without a login that waits.
     #[cfg(test)]
     pub(super) fn expect(&mut self, volume: &str) {
         self.opening.insert(volume.to_owned(), Vec::new());
     }
 
-    /// A login does not wait for a volume any more.
+    /// Notes that a login does not wait for a volume any more.
     pub(super) fn stop_waiting(&mut self, volume: &str, login: ConnectionId) {
         if let Some(waiting) = self.opening.get_mut(volume) {
             waiting.retain(|other| *other != login);
         }
     }
 
-    /// A volume was opened, or could not be; the logins that waited for it.
+    /// The opening of a volume has succeeded or failed. Returns the logins that waited for it.
     pub(super) fn opened(&mut self, volume: &str) -> Option<Vec<ConnectionId>> {
         self.opening.remove(volume)
     }

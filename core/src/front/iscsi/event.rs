@@ -28,17 +28,17 @@ pub enum Event {
         /// Within the volume; a payload has the length of the range.
         request: Request,
     },
-    /// Save this with the volume in the place of what was saved before. Answer with
+    /// Save this with the volume, in the place of the last save. Answer with
     /// [`handle_saved`](super::Target::handle_saved).
     Save {
         /// The device whose volume it is for.
         device: DeviceId,
         /// Names the request in the answer.
         id: u64,
-        /// Opaque bytes; empty to remove what was saved.
+        /// Opaque bytes. If they are empty, remove the last save.
         data: Bytes,
     },
-    /// There is output to write: call [`poll_output`](super::Target::poll_output). The event comes
+    /// Write the waiting output: call [`poll_output`](super::Target::poll_output). The event comes
     /// again only after that returned `None`.
     Output {
         /// The connection.

@@ -183,7 +183,7 @@ impl TextExchange {
             self.running = Some(running);
             return reject(RejectReason::ProtocolError, "volumes that no exchange asked for");
         };
-        // Of volumes that differ only in case, the first one gets the target name.
+        // If volumes differ only in case, the first one gets the target name.
         let mut named = BTreeSet::new();
         for volume in volumes.iter().chain(access.moved.keys()) {
             let fits = match &wanted {

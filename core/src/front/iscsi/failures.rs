@@ -1,7 +1,7 @@
 //! Delays for initiators whose logins fail to authenticate.
 //!
-//! Failures are counted for the pair of address and initiator name, so that nobody can lock out an
-//! initiator at another address. They are also counted for the address alone, with a higher
+//! The target counts failures for the pair of address and initiator name, so that nobody can lock
+//! out an initiator at another address. It also counts them for the address alone, with a higher
 //! threshold, so that changing the name does not help.
 //!
 //! The delay grows up to a limit, and so does the memory. A successful authentication resets the
@@ -20,11 +20,11 @@ const FREE_OF_ADDRESS: u32 = 32;
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest delay. Guessed: it allows 1,440 secrets a day.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Time without a failure after which the count is forgotten.
+/// Time without a failure after which the target forgets the count.
 const MEMORY: Duration = Duration::from_secs(600);
-/// Most names and addresses that are remembered.
+/// Most names and addresses to remember.
 const MAX_REMEMBERED: usize = 1024;
-/// Bytes of a name that are compared. No valid name is longer (RFC 7143 §4.2.7.1).
+/// Bytes of a name to compare. No valid name is longer (RFC 7143 §4.2.7.1).
 const NAME_BYTES: usize = 223;
 
 /// An address, and the initiator name unless the entry is for the address alone.

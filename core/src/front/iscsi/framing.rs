@@ -1,7 +1,7 @@
 //! The boundaries of PDUs in the stream (RFC 7143 §11.1), and the check of their digests.
 //!
 //! The framing allocates nothing for the lengths in a header, and splits payloads off the input
-//! without copying. Its output depends on the bytes, not on how they were cut into reads.
+//! without copying. Its output depends on the bytes only. The boundaries of reads do not matter.
 
 use crate::wire::iscsi::{BHS_BYTES, DIGEST_BYTES, RequestHeader};
 use bytes::{Buf, Bytes, BytesMut};
@@ -21,11 +21,11 @@ pub(super) struct Pdu {
 pub(super) enum Incoming {
     /// A PDU.
     Pdu(Pdu),
-    /// A PDU whose data segment is damaged (§7.8). The data was skipped.
+    /// A PDU without its damaged data segment (§7.8).
     DataDigest(Pdu),
-    /// A header is damaged, so the next PDU cannot be found (§7.8).
+    /// A header is damaged, so the framing cannot find the next PDU (§7.8).
     HeaderDigest,
-    /// The rest of the stream cannot be parsed.
+    /// The framing cannot parse the rest of the stream.
     Lost(&'static str),
 }
 
@@ -61,7 +61,7 @@ impl Framing {
         let header = RequestHeader::parse(&raw);
         let head = BHS_BYTES + header.ahs_bytes;
         let digest = if self.header_digest { DIGEST_BYTES } else { 0 };
-        // The digest is checked before the lengths in the header are used.
+        // Check the digest before using the lengths in the header.
         if !self.holds(input, head + digest) {
             return None;
         }
@@ -104,8 +104,8 @@ impl Framing {
     }
 }
 
-/// The digest at the front of `bytes`. A CRC32C is sent least significant byte first (§13.1, with
-/// examples in §B.4).
+/// The digest at the front of `bytes`. The least significant byte of a CRC32C comes first (§13.1,
+/// with examples in §B.4).
 fn le32(bytes: &[u8]) -> u32 {
     bytes.first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }

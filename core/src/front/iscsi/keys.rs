@@ -2,14 +2,14 @@
 //!
 //! The standards leave some cases open. The target decides them like this:
 //!
-//! - A malformed or out of range boolean or number is answered `Reject`, and the key keeps its
-//!   default. So is a TaskReporting without a known option. `?` has been no value since RFC 3720,
-//!   and is rejected.
+//! - If a boolean or number is malformed or out of range, the answer is `Reject`, and the key keeps
+//!   its default. The same holds for a TaskReporting without a known option. `?` has been no value
+//!   since RFC 3720, so the answer is `Reject`.
 //! - Digests without a known option end the login (§7.12).
 //! - Keys for the leading connection are `Irrelevant` on other connections. They change nothing, so
 //!   they are no reason to refuse an initiator.
-//! - The markers of RFC 3720 are answered `No`, which §13.25 allows and old initiators understand
-//!   better than `Reject`. Their intervals are rejected.
+//! - The answer to the markers of RFC 3720 is `No`, which §13.25 allows and old initiators
+//!   understand better than `Reject`. The answer to their intervals is `Reject`.
 
 use super::text::{self, IRRELEVANT, NONE, NOT_UNDERSTOOD, REJECT, ResponseText};
 use super::{Config, Parameters, TaskReporting};
@@ -174,7 +174,7 @@ impl Negotiation {
         &self.parameters
     }
 
-    /// Sends the declarations of the target; `false` if they were sent before.
+    /// Sends the declarations of the target; `false` if it sent them before.
     pub(super) fn declare(&mut self, config: &Config, answer: &mut ResponseText) -> bool {
         if self.declared {
             return false;

@@ -1,7 +1,7 @@
 //! Task management (RFC 7143 §11.5, RFC 7144 §5), and the times of its responses.
 //!
-//! A response may be sent only when the effects of the function have settled at all initiators
-//! concerned (RFC 7143 §4.2.3).
+//! The target may only send a response after the effects of the function have settled at all
+//! initiators concerned (RFC 7143 §4.2.3).
 
 use super::connection::before;
 use super::counters::Abort;
@@ -222,7 +222,7 @@ impl Session {
             if let Some(asked) = self.functions.get_mut(function.id) {
                 asked.progress = FunctionProgress::Asked;
             }
-            // The device ends its tasks. Tasks that it was not given end here.
+            // The device ends its tasks. Tasks that it does not have end here.
             let mut connections = Vec::new();
             for slot in self.tasks.select(|task| {
                 function.concerns(task)

@@ -1,10 +1,10 @@
-//! iSCSI names (RFC 7143 §4.2.7): their check, and the normal form in which they are compared.
+//! iSCSI names (RFC 7143 §4.2.7): their check, and the normal form for comparisons.
 //!
-//! The normal form is that of RFC 3722: folded to lower case, then NFKC. Beyond ASCII only letters,
-//! digits and combining marks are accepted. That is stricter than the profile, and needs none of
-//! its tables. It excludes punctuation, symbols, spaces and unassigned characters. One rule is more
-//! lenient than the standard: `_` is accepted, because names of volumes and of initiators in the
-//! field have it.
+//! The normal form is that of RFC 3722: folded to lower case, then NFKC. Beyond ASCII the check
+//! accepts only letters, digits and combining marks. That is stricter than the profile, and needs
+//! none of its tables. It excludes punctuation, symbols, spaces and unassigned characters. One rule
+//! is more lenient than the standard: the check accepts `_`, because names of volumes and of
+//! initiators in the field have it.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
@@ -45,8 +45,8 @@ fn is_dropped(c: char) -> bool {
 ///
 /// The reason why the name is invalid.
 pub fn normalize(name: &str) -> Result<String, NameError> {
-    // Only dropped characters make a name shorter when it is folded. A name of more than twice the
-    // limit is refused without that work.
+    // Folding shortens a name only by dropped characters. So refuse a name of more than twice the
+    // limit without that work.
     if name.len() > 2 * MAX_NAME_BYTES {
         return Err(NameError::TooLong);
     }

@@ -1,7 +1,7 @@
 //! Error recovery levels above 0 (RFC 7143 §7).
 //!
-//! The target keeps statuses and data until they are acknowledged. It sends them again for a SNACK,
-//! and moves tasks between connections.
+//! The target keeps statuses and data until the initiator acknowledges them. It sends them again
+//! for a SNACK, and moves tasks between connections.
 
 use super::commands::{acknowledge_tag, input_bytes, put_data, send_data, send_status, status_of};
 use super::connection::{DataInReader, before};
@@ -28,7 +28,7 @@ impl Session {
     /// The initiator has acknowledged all statuses before `expected` of connection number `at`.
     pub(super) fn acknowledge(&mut self, cx: &mut SessionContext<'_>, at: usize, expected: u32) {
         let connection = &mut self.connections[at];
-        // An acknowledgment of numbers that were never sent is ignored.
+        // Ignore an acknowledgment of numbers that the target never sent.
         if !before(connection.acknowledged, expected) || before(connection.outlet.stat_sn, expected)
         {
             return;
@@ -98,7 +98,7 @@ impl Session {
     fn send_statuses(&mut self, at: usize, begin: u32, run: u32) -> Result<(), RejectReason> {
         let window = self.window();
         let connection = &mut self.connections[at];
-        // §11.17.1: acknowledged statuses are not kept.
+        // §11.17.1: the target does not keep acknowledged statuses.
         if before(begin, connection.acknowledged) {
             return Err(RejectReason::ProtocolError);
         }
@@ -194,8 +194,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sends all data again that was not acknowledged, in segments of the present length, and the
-    /// status with the SNACK's tag.
+    /// Sends all unacknowledged data again, in segments of the present length, and the status with
+    /// the SNACK's tag.
     fn send_anew(&mut self, at: usize, itt: u32, tag: u32) -> Result<(), RejectReason> {
         if tag == 0 || tag == RESERVED_TAG {
             return Err(RejectReason::InvalidPduField);

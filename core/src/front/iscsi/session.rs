@@ -1,8 +1,8 @@
 //! A session in the full feature phase: one I_T nexus over one or more connections (RFC 7143 §4.4).
 //!
 //! Commands reach the device in the order of their numbers, whichever connection they came on.
-//! Every list has a bound. If a peer breaks the protocol on one connection, only that connection is
-//! closed.
+//! Every list has a bound. If a peer breaks the protocol on one connection, the target closes only
+//! that connection.
 
 use super::command_order::{CommandOrder, EarlyRequest};
 use super::connection::{CommandWindow, Connection, before};
@@ -25,18 +25,18 @@ use std::collections::VecDeque;
 /// target.
 const MAX_IMMEDIATE: usize = 64;
 
-/// Most failed connections whose tasks are kept.
+/// Most failed connections whose tasks the session keeps.
 const MAX_LOST: usize = 16;
 
 /// Events of asynchronous messages (§11.9.1).
 pub(super) mod event {
     /// The initiator has to log out within Parameter3 seconds.
     pub(in super::super) const LOGOUT: u8 = 1;
-    /// Connection Parameter1 will be dropped, because the initiator did not log out.
+    /// The target will drop connection Parameter1, because the initiator did not log out.
     pub(in super::super) const DROP_CONNECTION: u8 = 2;
-    /// All connections of the session will be dropped.
+    /// The target will drop all connections of the session.
     pub(in super::super) const DROP_SESSION: u8 = 3;
-    /// Tasks of a logical unit were ended.
+    /// Another initiator ended tasks of a logical unit.
     pub(in super::super) const TASKS_TERMINATED: u8 = 5;
 }
 
@@ -66,7 +66,7 @@ pub(super) struct FailedConnection {
 pub(super) struct SessionTimer {
     /// The earliest time at which something is due.
     wake: Option<Time>,
-    /// The time that the target's timer is set to.
+    /// The time of the target's timer for this session.
     armed: Option<Time>,
 }
 
@@ -76,7 +76,7 @@ impl SessionTimer {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 
-    /// The time that the target's timer is set to.
+    /// The time of the target's timer for this session.
     pub(super) fn armed(&self) -> Option<Time> {
         self.armed
     }
@@ -114,9 +114,9 @@ pub(super) struct Session {
     pings: u32,
     /// The session is over.
     pub(super) ended: bool,
-    /// It was asked to log out until then, for this reason.
+    /// The target asked the initiator to log out by this time, for this reason.
     pub(super) dismissed: Option<(Time, CloseReason)>,
-    /// A cold reset was answered: the sessions of its target end.
+    /// The target answered a cold reset: the sessions of its target end.
     pub(super) cold_reset: bool,
     pub(super) timer: SessionTimer,
 }
@@ -189,7 +189,7 @@ impl Session {
         }
         let header = pdu.header;
         if !header.immediate {
-            // §4.2.2.1: outside the window, and what was received before, is silently ignored.
+            // §4.2.2.1: silently ignore numbers outside the window and numbers that came before.
             if self.order.is_beyond(header.cmd_sn) {
                 return;
             }

@@ -211,7 +211,7 @@ impl TextOutbox {
         self.0.is_empty()
     }
 
-    /// Takes the next piece. If the outbox is not empty afterwards, more follows.
+    /// Takes the next piece. If the outbox still holds text after that, more follows.
     pub(super) fn cut(&mut self, limit: usize) -> Bytes {
         self.0.split_to(self.0.len().min(limit))
     }

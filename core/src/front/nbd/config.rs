@@ -21,12 +21,12 @@ pub enum Tls {
 /// by the size of the buffers it reads into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests without a reply; at least one is always allowed. A status query counts once for
-    /// each of its contexts. Such a query may exceed the limit by its contexts, of which there are
-    /// at most 17.
+    /// Requests without a reply; the session always takes at least one. A status query counts once
+    /// for each of its contexts. Such a query may exceed the limit by its contexts, of which there
+    /// are at most 17.
     pub max_requests: usize,
-    /// Bytes of payload: of requests without a reply, of reads to be answered, and of output not
-    /// yet taken.
+    /// Bytes of payload: of requests without a reply, of reads without an answer, and of waiting
+    /// output.
     pub max_bytes: u64,
 }
 

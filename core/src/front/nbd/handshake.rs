@@ -16,19 +16,19 @@ use crate::wire::nbd::{
 };
 use bytes::{Buf, BytesMut};
 
-/// Most options of one handshake; a client that sends more is taken for an attack. Clients send
-/// about ten, and two or three more for each export that they look at.
+/// Most options of one handshake; a client that sends more looks like an attack. Clients send about
+/// ten, and two or three more for each export that they look at.
 pub(super) const MAX_OPTIONS: u32 = 1024;
 
 /// Bytes of handshake output that may wait to be written. Above it the session takes no input. It
 /// also limits the answer to `LIST`.
 pub(super) const HANDSHAKE_OUTPUT_BYTES: u64 = 1 << 20;
 
-/// Most bytes of option data that are read. Longer data is skipped, and the option is refused. It
-/// has room for an export name and fifteen queries of the longest kind.
+/// Most bytes of option data that the session reads. It skips longer data and refuses the option.
+/// The limit has room for an export name and fifteen queries of the longest kind.
 const MAX_OPTION_BYTES: u32 = 64 << 10;
 
-/// Most bytes of option data that are skipped. Above it the session closes.
+/// Most bytes of option data that the session skips. Above it the session closes.
 const MAX_SKIPPED_BYTES: u32 = MAX_TRANSFER_BYTES as u32;
 
 pub(super) const PLAIN_BYTES_BEFORE_TLS: CloseReason =
@@ -41,9 +41,9 @@ enum HandshakeState {
     ClientFlags,
     /// An option.
     Header,
-    /// The data of an option, which is needed.
+    /// The data of an option that the session needs.
     Data { option: u32, length: u32 },
-    /// The data of an option, which is skipped before the option is answered.
+    /// The data of an option that the session skips before it answers.
     Skip { option: u32, length: u32, left: u32 },
     /// Nothing: the shell has to list the exports.
     Exports,
@@ -84,7 +84,7 @@ pub(super) struct Handshake {
 struct Negotiated {
     /// Kind of reply chunks; simple replies without.
     chunks: Option<Headers>,
-    /// The export for which contexts are selected, by its canonical name.
+    /// The export that the selected contexts belong to, by its canonical name.
     contexts: Option<(String, Contexts)>,
 }
 

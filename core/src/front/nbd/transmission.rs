@@ -1,9 +1,9 @@
 //! The transmission phase: commands in, checked once, block requests out (NBD `proto.md`,
 //! "Transmission phase").
 //!
-//! Every check of a command is in [`Transmission::check`], and every request that is handed out
-//! passed it. The payload of a refused command is skipped before the refusal is sent, so the stream
-//! stays in step.
+//! Every check of a command is in [`Transmission::check`], and every request to the shell has
+//! passed it. The session skips the payload of a refused command before it sends the refusal, so
+//! the stream stays in step.
 
 use super::config::Inflight;
 use super::contexts::Contexts;
@@ -25,9 +25,9 @@ enum TransmissionState {
     Write { command: Command, range: Range },
     /// The payload of a status query.
     StatusQuery { command: Command },
-    /// The payload of a refused command, which is skipped.
+    /// The payload of a refused command, to skip.
     Skip { command: Command, left: u64, refusal: CommandError },
-    /// Nothing: the client sent `NBD_CMD_DISC`. Outstanding requests are still answered.
+    /// Nothing: the client sent `NBD_CMD_DISC`. The session still answers outstanding requests.
     Left,
 }
 
@@ -42,7 +42,7 @@ const fn refusal<T>(error: Errno, text: &'static str) -> Result<T, CommandError>
     Err(CommandError { error, text })
 }
 
-/// What to do for a checked command.
+/// The action for a checked command.
 #[derive(Debug)]
 enum CommandAction {
     /// Send a request to the engine.
@@ -57,7 +57,7 @@ enum CommandAction {
     Nothing,
 }
 
-/// A request that was handed out.
+/// A request that the shell works on.
 #[derive(Clone, Copy, Debug)]
 struct Outstanding {
     answer: PendingReply,

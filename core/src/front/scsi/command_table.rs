@@ -18,7 +18,7 @@ const fn action(opcode: u8, action: u8, usage: &'static [u8], run: Handler) -> C
 
 use Handler::{Control, List, Medium, Table};
 
-/// NACA, the one bit of the CONTROL byte that is checked.
+/// NACA, the only bit of the CONTROL byte that the device checks.
 const C: u8 = 0x04;
 /// A byte that is evaluated as a whole.
 const F: u8 = 0xff;

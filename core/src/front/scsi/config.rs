@@ -16,7 +16,7 @@ impl std::fmt::Debug for TokenSecret {
 /// The identity and the settings of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConfig {
-    /// The volume. The designators of VPD page 83h are derived from its identity.
+    /// The volume. Its identity determines the designators of VPD page 83h.
     pub volume: VolumeId,
     /// Name of the volume.
     pub name: String,
@@ -28,8 +28,8 @@ pub struct DeviceConfig {
     pub block_bytes: u32,
     /// Refuse every write with WRITE PROTECTED.
     pub read_only: bool,
-    /// The persistent reservations that were saved last, from
-    /// [`SaveReservations`](super::DeviceOutput::SaveReservations); empty if none were.
+    /// The last saved persistent reservations, from
+    /// [`SaveReservations`](super::DeviceOutput::SaveReservations); empty if there are none.
     pub reservations: Bytes,
     /// Keeps tokens from being guessed.
     pub token_secret: TokenSecret,

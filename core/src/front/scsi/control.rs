@@ -83,7 +83,7 @@ pub(super) fn receive_diagnostic(
     context: &CommandContext,
 ) -> CommandOutcome {
     let cdb = &context.cdb;
-    // PCV 0 asks for the page that was sent last. That can only be this page.
+    // PCV 0 asks for the last page that the device sent. That can only be this page.
     if cdb.byte(1) & 0x01 != 0 && cdb.byte(2) != 0 {
         return Sense::in_cdb(2, None).into();
     }
@@ -129,7 +129,7 @@ pub(super) fn send_diagnostic(
 /// LOG SENSE: the list of pages, and the informational exceptions page.
 pub(super) fn log_sense(_unit: &mut LogicalUnit, context: &CommandContext) -> CommandOutcome {
     let cdb = &context.cdb;
-    // SP: parameters are never saved.
+    // SP: the device never saves parameters.
     if cdb.byte(1) & 0x01 != 0 {
         return Sense::in_cdb(1, Some(0)).into();
     }

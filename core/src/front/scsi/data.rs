@@ -1,8 +1,9 @@
 //! Commands that access blocks: the checks of their fields, and the I/O that they lead to.
 //!
-//! Sources: SBC-4 §5. Protection information is not supported, so every RDPROTECT, WRPROTECT and
-//! VRPROTECT except 0 is refused. DPO is a hint that is ignored. Group numbers have no meaning
-//! (GROUP_SUP is 0). FUA_NV, SYNC_NV and other fields that SBC-4 calls obsolete are not checked.
+//! Sources: SBC-4 §5. The device has no protection information, so it refuses every RDPROTECT,
+//! WRPROTECT and VRPROTECT except 0. It ignores the hint DPO. Group numbers have no meaning
+//! (GROUP_SUP is 0). The device does not check FUA_NV, SYNC_NV and other fields that SBC-4 calls
+//! obsolete.
 
 use super::command::number;
 use super::handler::{CommandContext, CommandOutcome, TransferPlan};
@@ -67,7 +68,7 @@ fn exactly(context: &CommandContext, wanted: u64, io: VolumeIo) -> TransferPlan 
 }
 
 /// The plan of a command whose initiator sends less than the command says, which is an overflow
-/// (RFC 7143 §11.4.5.1). The command fails, and its output is not collected.
+/// (RFC 7143 §11.4.5.1). The command fails without collecting its output.
 fn short(wanted: u64, mut io: VolumeIo) -> TransferPlan {
     io.refuse(Sense::illegal(code::INVALID_FIELD_IN_INFORMATION_UNIT));
     TransferPlan { wanted, collect: 0, io }
@@ -83,8 +84,8 @@ pub(super) fn read(unit: &LogicalUnit, context: &CommandContext) -> Result<Trans
     Ok(plain(unit.io(IoKind::Read, range, context.cdb.flags() & FUA != 0)))
 }
 
-/// WRITE(6), (10), (12), (16). If the initiator sends less than the command says, the whole blocks
-/// that it sends are written. The residual count tells the initiator.
+/// WRITE(6), (10), (12), (16). If the initiator sends less than the command says, the device writes
+/// the whole blocks among it. The residual count tells the initiator.
 pub(super) fn write(unit: &LogicalUnit, context: &CommandContext) -> Result<TransferPlan, Sense> {
     let range = unit.transfer(context)?;
     unit.writable()?;
@@ -217,7 +218,7 @@ pub(super) fn write_same(
         return Err(Sense::in_cdb(1, Some(if flags & 0x04 != 0 { 2 } else { 1 })));
     }
     let range = unit.range(cdb.lba(), cdb.blocks())?;
-    // A length of 0 would mean all the rest of the medium. It is refused (WSNZ is 1).
+    // A length of 0 would mean all the rest of the medium. The device refuses it (WSNZ is 1).
     if range.is_empty() || range.bytes() > MAX_SAME_BYTES {
         return Err(Sense::in_cdb(cdb.blocks_at(), None));
     }
@@ -271,7 +272,7 @@ fn discards(unit: &LogicalUnit, list: &[u8]) -> Result<Vec<Range>, Sense> {
         return Err(Sense::list_length());
     };
     let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    // An incomplete descriptor at the end is ignored if the length field includes it.
+    // Ignore an incomplete descriptor at the end if the length field includes it.
     let descriptors = rest.get(..length).ok_or(Sense::list_length())?.as_chunks::<16>().0;
     if descriptors.len() as u64 > u64::from(MAX_UNMAP_DESCRIPTORS) {
         return Err(Sense::in_list(2, None));

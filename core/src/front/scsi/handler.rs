@@ -71,7 +71,7 @@ pub(super) type ListHandler = fn(&mut LogicalUnit, &CommandContext, &[u8]) -> Co
 /// Carries out a command that describes the table of commands.
 pub(super) type TableHandler = fn(&[CommandEntry], &CommandContext) -> CommandOutcome;
 
-/// How a command is carried out.
+/// The function that carries out a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Handler {
     /// At once, without output.

@@ -46,7 +46,7 @@ pub(super) fn elsewhere(context: &CommandContext) -> CommandOutcome {
 /// REPORT LUNS: one logical unit, and no well-known ones.
 pub(super) fn report_luns(_unit: &mut LogicalUnit, context: &CommandContext) -> CommandOutcome {
     let luns = match context.cdb.byte(2) {
-        // There are no well-known logical units, so these are all.
+        // The device has no well-known logical units, so these are all.
         0x00 | 0x02 => 1,
         0x01 => 0,
         _ => return Sense::in_cdb(2, None).into(),

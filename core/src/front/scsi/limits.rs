@@ -6,7 +6,7 @@ use crate::block::SECTOR_BYTES;
 /// FULL.
 pub const MAX_TASKS: usize = 4096;
 
-/// Longest transfer of one command, in bytes (MAXIMUM TRANSFER LENGTH). It is that of the volume.
+/// Longest transfer of one command, in bytes (MAXIMUM TRANSFER LENGTH): that of the volume.
 pub const MAX_TRANSFER_BYTES: u64 = crate::block::MAX_TRANSFER_BYTES;
 
 /// Longest atomic write, in bytes: the longest that fits one record wherever it begins.

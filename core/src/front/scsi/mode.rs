@@ -1,7 +1,7 @@
 //! MODE SENSE and MODE SELECT: the mode parameters that initiators can see and change.
 //!
-//! Sources: SPC-5 §6.13 to §6.16 and §7.5, SBC-4 §6.5. Parameters are not saved. They live as long
-//! as the device, and a logical unit reset restores the defaults.
+//! Sources: SPC-5 §6.13 to §6.16 and §7.5, SBC-4 §6.5. The device does not save parameters. They
+//! live as long as the device, and a logical unit reset restores the defaults.
 
 use super::command::number;
 use super::handler::{CommandContext, CommandOutcome};

@@ -1,20 +1,20 @@
 //! The nexuses of a logical unit and the unit attention conditions that wait for them.
 //!
-//! Promises: a condition is reported to each nexus that it is for, once (SAM-5 §5.14). The list of
-//! a nexus is no longer than the number of codes. At most [`MAX_LOST`] lost nexuses are remembered.
+//! Promises: each nexus that a condition concerns gets it once (SAM-5 §5.14). The list of a nexus
+//! is no longer than the number of codes. The unit remembers at most [`MAX_LOST`] lost nexuses.
 
 use super::nexus::{Nexus, NexusId};
 use super::sense::code;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Lost nexuses that are remembered, so that they can be told of the loss when they come back.
+/// Lost nexuses to remember, so that they learn of the loss when they come back.
 const MAX_LOST: usize = 256;
 
 /// A nexus that is up.
 #[derive(Debug)]
 struct LiveNexus {
     ends: Nexus,
-    /// Additional sense codes, each once, in the order in which they are reported.
+    /// Additional sense codes, each once, in the order of their reports.
     attentions: Vec<u16>,
 }
 
@@ -35,8 +35,8 @@ impl Nexuses {
         self.live.contains_key(&nexus)
     }
 
-    /// Adds a nexus. Its first unit attention tells whether a nexus with the same ends was lost
-    /// before.
+    /// Adds a nexus. Its first unit attention tells whether an earlier nexus with the same ends was
+    /// lost.
     pub fn add(&mut self, nexus: NexusId, ends: Nexus) {
         let again = self.lost.remove(&ends);
         let attention = if again { code::NEXUS_LOSS_OCCURRED } else { code::RESET_OCCURRED };
@@ -62,8 +62,8 @@ impl Nexuses {
         self.ends(nexus).map_or(1, |ends| ends.relative_port)
     }
 
-    /// Establishes a unit attention condition for the nexuses for which `whom` is true. A condition
-    /// that is pending already is not established again.
+    /// Establishes a unit attention condition for the nexuses for which `whom` is true. Does
+    /// nothing for a nexus that has this condition already.
     pub fn establish(&mut self, code: u16, whom: impl Fn(NexusId) -> bool) {
         for (_, live) in self.live.iter_mut().filter(|(nexus, _)| whom(**nexus)) {
             // A reset implies all older conditions (SAM-5 §5.14.3).
@@ -76,7 +76,7 @@ impl Nexuses {
         }
     }
 
-    /// Takes the unit attention condition that is to be reported next.
+    /// Takes the next unit attention condition to report.
     pub fn take_attention(&mut self, nexus: NexusId) -> Option<u16> {
         let attentions = &mut self.live.get_mut(&nexus)?.attentions;
         (!attentions.is_empty()).then(|| attentions.remove(0))

@@ -53,7 +53,7 @@ pub enum DeviceOutput {
     SaveReservations {
         /// The name of the save, for the answer.
         id: u64,
-        /// Opaque bytes; empty to remove what was saved.
+        /// Opaque bytes. If they are empty, remove the last save.
         data: Bytes,
     },
     /// Copy this for the nexus of the task. Answer with

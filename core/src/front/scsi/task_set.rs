@@ -5,10 +5,10 @@
 //! - the tasks of a nexus start in the order of their attributes (SAM-5 §8.9);
 //! - a task that reads, decides and writes (COMPARE AND WRITE, ORWRITE, WRITE AND VERIFY) never
 //!   overlaps another task that writes the same blocks;
-//! - a task that was ended keeps its claim on blocks until its last write is answered. Task
-//!   management is not done until then.
+//! - a task that was ended keeps its claim on blocks until its last write has ended. Task
+//!   management waits for that.
 //!
-//! All nexuses share one task set (TST is 0). Simple tasks may be reordered (QUEUE ALGORITHM
+//! All nexuses share one task set (TST is 0). Simple tasks may start out of order (QUEUE ALGORITHM
 //! MODIFIER is 1): each starts as soon as its output is there.
 //!
 //! The set differs from SAM-5 in one respect: an attribute orders only the tasks of its own nexus.
@@ -91,7 +91,7 @@ pub(super) struct Task {
     busy: bool,
     /// The task is a part of a copy, and gets no response.
     part: bool,
-    /// The end of the part has not been reported.
+    /// The task owes a report of the part's end.
     owes: bool,
     /// The copy of this task, and whether the copy goes on after the task has ended.
     copy: Option<u64>,

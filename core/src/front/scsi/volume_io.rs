@@ -57,7 +57,7 @@ pub(super) enum IoKind {
         immediate: bool,
     },
     Prefetch,
-    /// The answer is cut to this many bytes.
+    /// At most this many bytes of the answer.
     Status {
         allocation: usize,
     },
@@ -66,7 +66,7 @@ pub(super) enum IoKind {
         ranges: Vec<Range>,
         populate: Box<PopulateToken>,
     },
-    /// Part of a copy: stage the range, to be written there.
+    /// Part of a copy: stage the range, for a write there.
     Stage {
         into: VolumeId,
         lba: u64,
@@ -99,7 +99,7 @@ pub(super) struct VolumeIo {
     /// The range in sectors. The ranges in `kind` lie within the volume, too.
     range: Range,
     block_sectors: u64,
-    /// Writes are durable when the command ends. Before a read, earlier writes are flushed.
+    /// Writes are durable when the command ends. A read comes after a flush of earlier writes.
     durable: bool,
     data: Vec<Bytes>,
     /// Rounds that are done.
@@ -210,7 +210,7 @@ impl VolumeIo {
             },
             IoKind::Verify(against) => match round {
                 0 if !self.range.is_empty() => {
-                    // VERIFY is about the medium, so the cache is flushed first (SBC-4 §5.36).
+                    // VERIFY is about the medium, so flush the cache first (SBC-4 §5.36).
                     requests.push(Request::Flush);
                     IoStep::Wait
                 }
@@ -352,9 +352,9 @@ impl VolumeIo {
 
     /// Writes the output.
     ///
-    /// Output that fits one record is one request, so that a crash leaves no part of it. Longer
-    /// output is written piece by piece if each piece is whole blocks; otherwise the pieces are
-    /// joined.
+    /// Output that fits one record is one request, so that a crash leaves no part of it. If each
+    /// piece of longer output is whole blocks, each piece is a request. Otherwise the device joins
+    /// the pieces.
     fn write(&mut self, requests: &mut RequestSink<'_>) -> IoStep {
         let block = self.block_sectors * SECTOR_BYTES;
         let bytes = self.data.iter().map(|piece| piece.len() as u64).sum::<u64>();

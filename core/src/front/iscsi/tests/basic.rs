@@ -1,4 +1,4 @@
-//! The behavior of the target towards a correct initiator.
+//! The behavior of the target toward a correct initiator.
 
 use super::super::*;
 use super::driver::*;
@@ -87,7 +87,7 @@ fn r2ts_are_outstanding_up_to_the_limit() {
         assert_eq!(r2t.u32(36), n as u32);
         assert_eq!(r2t.u32(40), n as u32 * p.max_burst);
     }
-    // The input is the same in whatever order the requests are answered.
+    // The input is the same in whatever order the volume answers the requests.
     for r2t in r2ts.iter().rev() {
         solicited(&mut world, at, r2t, &source);
     }
@@ -144,7 +144,7 @@ fn residuals_say_what_was_not_moved() {
     let odd = command(F | W, 1, 0, 512, cdb(super::device::READ, 0, 512)).data(&[0; 512]);
     let pdu = go(&mut world, odd);
     assert_eq!((pdu.flags(), pdu.u32(44)), (F | 4, 512));
-    // Bidirectional commands are refused.
+    // The target refuses bidirectional commands.
     let both = command(F | R | W, 1, 0, 512, cdb(super::device::READ, 0, 512));
     let pdu = go(&mut world, both);
     assert_eq!((pdu.bhs[3], &pdu.data[4..5], &pdu.data[14..16]), (2, &[5][..], &[0x0e, 3][..]));

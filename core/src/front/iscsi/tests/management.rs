@@ -28,7 +28,7 @@ fn a_task_is_aborted() {
     // The task is gone; another one never existed.
     world.send(at, manage(1, 3, 101, 1, 100));
     assert_eq!(response(&mut world, at), (3, 1));
-    // A command that was sent but has not arrived counts as received.
+    // A command counts as received if the initiator sent it and it has not arrived.
     world.send(at, manage(1, 4, 103, 9, 102));
     assert_eq!(response(&mut world, at), (4, 0));
     world.send(at, nothing(5, 102));
@@ -59,7 +59,7 @@ fn a_task_set_is_aborted_once_its_output_has_come() {
     let r2ts = world.take(at);
     world.send(at, read(2, 101, 0, 512));
     world.send(at, manage(Fn::AbortTaskSet as u8, 3, 102, !0, 0));
-    // A newer command is not affected, and waits.
+    // A newer command waits as before.
     world.send(at, read(4, 102, 0, 512));
     assert_eq!(world.held.len(), 1);
     assert!(world.take(at).is_empty());
@@ -213,7 +213,7 @@ fn fast_aborts_do_not_wait_and_are_told_to_others() {
     assert_eq!((pdus.len(), pdus[0].opcode(), pdus[0].bhs[36]), (2, opcode::ASYNC, 5));
     world.send(other, nothing(3, 3));
     assert_eq!(response(&mut world, a), (9, 0));
-    // Data on its way for the old task is dropped.
+    // The target drops data on its way for the old task.
     solicited(&mut world, a, &r2t, &[1; 4096]);
     assert!(world.take(a).is_empty());
 }

@@ -175,7 +175,8 @@ fn run(actions: &[Action], p: Parameters, cut: usize) -> Vec<(Vec<In>, Option<Cl
             Action::Pass(seconds) => world.pass(Duration::from_secs(*seconds)),
         }
         for session in world.target.sessions() {
-            // One command is always admitted, and each command may have brought unsolicited data.
+            // The target always admits one command, and each command may have brought unsolicited
+            // data.
             let most = (32 << 20) + (256 << 10) + 12 * 2048 + (1 << 20);
             assert!(session.held_bytes <= most, "{} bytes", session.held_bytes);
             assert!(session.commands <= 2048);

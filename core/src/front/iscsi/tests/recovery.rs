@@ -87,7 +87,7 @@ fn a_pdu_that_never_came_is_asked_for() {
     let r2t = world.one(at);
     world.send(at, data_out(false, 1, r2t.ttt(), 0, 0, &source[..1024]));
     world.send(at, data_out(true, 1, r2t.ttt(), 2, 2048, &source[2048..]));
-    // A duplicate is dropped.
+    // The target drops a duplicate.
     let again = world.one(at);
     assert_eq!((again.u32(40), again.u32(44)), (1024, 1024));
     solicited(&mut world, at, &again, &source);
@@ -179,7 +179,7 @@ fn input_is_sent_again_until_it_is_acknowledged() {
     assert_eq!(ask(&mut world, 2, !0, tag + 1, next, 0)[0].bhs[2], 8);
     assert_eq!(ask(&mut world, 2, !0, tag, 99, 0)[0].bhs[2], 8);
     assert_eq!(ask(&mut world, 0, 1, !0, 0, 1)[0].bhs[2], 3);
-    // All data that is left, with a tag.
+    // All remaining data, with a tag.
     let anew = ask(&mut world, 3, 1, 77, 0, 0);
     assert_eq!(anew.len(), sent.len() - next as usize);
     for (a, b) in anew.iter().zip(&sent[next as usize..]) {

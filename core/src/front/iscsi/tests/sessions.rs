@@ -52,7 +52,7 @@ fn what_lies_outside_the_window_is_ignored() {
     assert!(world.take(a).is_empty(), "the last one of the window waits");
     world.send(a, nothing(2, 100));
     assert_eq!(world.one(a).itt(), 2);
-    // The number was used before.
+    // An earlier request had this number.
     world.send(a, nothing(3, 100));
     assert!(world.take(a).is_empty());
 }
@@ -195,7 +195,7 @@ fn sessions_end_when_asked_to_log_out_or_are_cut_off() {
     world.pass(Duration::from_millis(3999));
     assert!(world.conns[other].closed.is_none());
     world.pass(Duration::from_millis(1));
-    // Parameters: the CID of the connection to be dropped, DefaultTime2Wait, and no time for tasks.
+    // Parameters: the CID of the connection to drop, DefaultTime2Wait, and no time for tasks.
     assert_eq!(event(&world.one(other)), (2, [7, 2, 0]));
     assert_eq!(*world.expect_closed(other), CloseReason::Shutdown);
     assert!(world.take(a).is_empty() && world.take(b).is_empty(), "they have left");
@@ -203,7 +203,7 @@ fn sessions_end_when_asked_to_log_out_or_are_cut_off() {
     assert_eq!(world.target.poll_timeout(), None);
 }
 
-/// If nobody has time to log out, all connections are announced as dropped, and dropped.
+/// If nobody has time to log out, the target announces the drop of all connections, and drops them.
 #[test]
 fn a_shutdown_that_does_not_wait() {
     let (mut world, a, b) = two(parameters());
@@ -215,7 +215,7 @@ fn a_shutdown_that_does_not_wait() {
     }
 }
 
-/// An initiator that was asked to log out is told of a second, earlier limit.
+/// After the first request to log out, the target tells the initiator of a second, earlier limit.
 #[test]
 fn a_shutdown_shortens_the_time_to_log_out() {
     let (mut world, a, _) = two(parameters());

@@ -287,7 +287,7 @@ fn who_looks_at_what_is_made_for_who_enters_is_told_so() {
     script("info", Tls::Off, &bytes, &expected, End::Open);
 }
 
-/// Contexts count only if the last selection succeeded and named the export that is entered.
+/// Contexts count only if the last selection succeeded and named the export of the entry.
 #[test]
 fn a_context_is_forgotten() {
     let select = || option(10, &contexts("demo", &["base:allocation"]));
@@ -340,12 +340,12 @@ fn tls_required() {
     assert_eq!(host.sent(), greeting().then(ack(5)).0);
     host.feed(&option(5, &[]).0);
     assert_eq!(host.sent(), refused(5, INVALID, "TLS is already in use").0);
-    // NO_ZEROES was negotiated before TLS, and still holds.
+    // The negotiation before TLS agreed on NO_ZEROES, which still holds.
     host.feed(&option(1, b"demo").0);
     assert_eq!(host.sent(), w().u64(MIB).u16(WRITABLE).0);
 }
 
-/// Bytes that arrive with or after STARTTLS outside TLS are never read as if they had come inside.
+/// The session never takes bytes outside TLS, with or after STARTTLS, for bytes inside.
 #[test]
 fn no_plain_bytes_after_starttls() {
     let start = w().u32(3).then(option(5, &[]));

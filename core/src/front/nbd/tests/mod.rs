@@ -127,8 +127,8 @@ impl Volume {
         runs
     }
 
-    /// Carries out a request. Only the first byte of each written sector is kept; tests use no
-    /// others.
+    /// Carries out a request. The volume keeps only the first byte of each written sector; tests
+    /// use no others.
     pub(super) fn request(&mut self, request: Request) -> Result<Reply, BlockError> {
         self.log.push(request.clone());
         if let Some(error) = self.fail {

@@ -63,7 +63,7 @@ fn any_session(mode: impl Strategy<Value = Mode>) -> impl Strategy<Value = Wire>
     let name = prop_oneof![3 => Just("demo"), 1 => Just("coarse"), 1 => Just("ro")];
     (mode, name, vec(any_option(), 0..6)).prop_flat_map(|(mode, name, options)| {
         let start = match mode {
-            // Options that change the kind of headers are left out.
+            // Leave out options that change the kind of headers.
             Mode::Extended => options,
             _ => options.into_iter().filter(|wire| wire.0[11] != 11 && wire.0[11] != 8).collect(),
         };

@@ -30,7 +30,7 @@ fn done(mode: Mode, cookie: u64, offset: u64) -> Wire {
     }
 }
 
-/// A refusal. Its text is taken from the output: only its number and form are fixed.
+/// A refusal. The test takes its text from the output: only its number and form are fixed.
 #[track_caller]
 fn assert_error(mode: Mode, sent: &[u8], number: u32, cookie: u64, offset: u64) {
     let head = match mode {
@@ -143,7 +143,7 @@ fn zero_lengths_do_nothing() {
     }
 }
 
-/// Every refusal keeps the stream in step: a flush after it is answered.
+/// Every refusal keeps the stream in step: the session answers the flush after it.
 #[test]
 fn refusals() {
     let end = MIB;
@@ -230,8 +230,8 @@ fn minimum_blocks() {
     assert_eq!(host.sent(), simple(0, 3).raw(&[0; 512]).0);
 }
 
-/// Lengths around the advertised maximum (1 MiB), the guaranteed maximum, and the largest that is
-/// skipped.
+/// Lengths around the advertised maximum (1 MiB), the guaranteed maximum, and the most that the
+/// session skips.
 #[test]
 fn payload_limits() {
     let big = |name: &str| ExportInfo { sectors: 1 << 20, ..lookup(name).unwrap() };
@@ -279,7 +279,7 @@ fn payload_flag() {
     assert_error(Mode::Structured, &host.sent(), EINVAL, 3, 0);
     host.feed(&compact(32, 0, 3, 0, 512).0);
     assert_error(Mode::Structured, &host.sent(), EINVAL, 3, 0);
-    // With extended headers, the payload of a command that takes none is skipped.
+    // With extended headers, the session skips the payload of a command that takes none.
     let mut host = entered(Mode::Extended, "demo");
     for kind in [0, 3, 4, 5, 6, 8] {
         host.feed(&extended(32, kind, 3, 0, 24).raw(&[0x25; 24]).0);
@@ -477,7 +477,7 @@ fn answers_that_do_not_fit_become_errors() {
         host.run();
         assert_error(Mode::Structured, &host.sent(), EIO, 2, 0);
     }
-    // Empty pieces and runs are left out.
+    // The reply leaves out empty pieces and runs.
     let mut host = entered(Mode::Structured, "demo");
     let mut input = BytesMut::from(&compact(0, 0, 2, 0, 1024).0[..]);
     host.session.handle_input(&mut input);

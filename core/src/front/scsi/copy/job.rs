@@ -1,11 +1,11 @@
-//! A copy under way: the parts that are to be done next, and the progress.
+//! A copy under way: the next parts to do, and the progress.
 //!
 //! A job promises:
 //!
 //! - no more than [`IN_FLIGHT`] chunks are under way;
-//! - no chunk begins while an earlier one that overlaps its source or destination is not done. So
-//!   the result is the same as if the moves had been done one after the other. A move within a
-//!   volume whose ranges overlap works like memmove;
+//! - no chunk begins before all earlier chunks that overlap its source or destination. So the
+//!   result is the same as that of the moves one after the other. A move within a volume whose
+//!   ranges overlap works like memmove;
 //! - after a failure or [`CopyJob::stop`] no part begins. The job is over when no part that could
 //!   write is left.
 
@@ -57,7 +57,7 @@ impl CopyMove {
 enum ChunkProgress {
     /// The source stages it.
     Staging,
-    /// It is staged, and to be written.
+    /// The chunk is staged and waits for its write.
     Staged(Vec<StagedPiece>),
     /// The destination writes it.
     Writing,
@@ -92,9 +92,9 @@ pub struct PartOrder {
 #[derive(Debug)]
 pub struct CopyJob {
     moves: Vec<CopyMove>,
-    /// Sectors of each move that are not done.
+    /// For each move, the sectors without a finished write.
     left: Vec<u64>,
-    /// Index of the move that the next chunk is cut from, and the sectors of it that were cut.
+    /// Index of the move that the next chunk comes from, and the sectors of it in earlier chunks.
     next: usize,
     cut: u64,
     chunks: BTreeMap<PartId, Chunk>,
@@ -122,7 +122,7 @@ impl CopyJob {
         }
     }
 
-    /// Stops the copy: no part begins any more. Data that was written stays.
+    /// Stops the copy: no part begins any more. Written data stays.
     pub fn stop(&mut self) {
         self.stopped = true;
         self.drop_idle();
@@ -146,7 +146,7 @@ impl CopyJob {
         self.failure
     }
 
-    /// The number of moves that are done, with all before them, and of sectors that are written.
+    /// The number of moves that are complete, with all before them, and of sectors that they wrote.
     #[must_use]
     pub fn progress(&self) -> (u16, u64) {
         let done = self.left.iter().take_while(|left| **left == 0).count();
@@ -160,7 +160,7 @@ impl CopyJob {
         self.stopped || self.failure.is_some()
     }
 
-    /// Drops the chunks that are staged.
+    /// Drops the staged chunks.
     fn drop_idle(&mut self) {
         self.chunks.retain(|_, chunk| !matches!(chunk.progress, ChunkProgress::Staged(_)));
     }
@@ -252,8 +252,8 @@ impl CopyJob {
     }
 }
 
-/// Cuts the next chunk of a move from which `done` sectors were cut. The chunk ends at the end of a
-/// checksum block of the destination, so that no block is written in halves.
+/// Cuts the next chunk of a move, after its first `done` sectors. The chunk ends at the end of a
+/// checksum block of the destination, so that no write covers half a block.
 fn cut(it: &CopyMove, done: u64) -> (Range, Range) {
     let to = it.to();
     let left = to.sectors - done;

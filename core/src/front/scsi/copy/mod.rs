@@ -7,12 +7,12 @@
 //! are [`CopyPart`]s. A part is a command without output that a unit does for a copy.
 //!
 //! **Checks.** The transport checks in one place whether the initiator may use a unit, again for
-//! every part. The unit that does a part checks everything else as for a read or a write of that
-//! nexus: reservations, write protection, size, exclusive claims of other commands. Task management
-//! of the unit ends parts as it ends tasks.
+//! every part. The unit that does a part makes all other checks of a read or a write of that nexus.
+//! These are reservations, write protection, size, and exclusive claims of other commands. Task
+//! management of the unit ends parts as it ends tasks.
 //!
-//! A copy that task management ended writes nothing after the function was answered, whatever units
-//! it writes to. The memory of results is bounded.
+//! If task management ended a copy, the copy writes nothing after the answer to the function. That
+//! holds for all units that it writes to. The memory of results is bounded.
 
 pub(super) mod failure;
 mod format;

@@ -26,16 +26,16 @@ pub enum CopyPart {
     Zero(Range),
 }
 
-/// The result of a part that was done.
+/// The result of a successful part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartReply {
-    /// The staged pieces, to be written.
+    /// The staged pieces, for a write.
     Staged(Vec<StagedPiece>),
-    /// The data is written.
+    /// The unit has written the data.
     Done,
 }
 
-/// The reason why a part was not done.
+/// The reason why a part failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartFailure {
     /// The watched data has changed.
@@ -54,7 +54,7 @@ pub enum PartFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartRefusal(pub(in crate::front::scsi) CommandRefusal);
 
-/// Results of parts that were not taken yet.
+/// Results of parts that nobody has taken.
 pub(in crate::front::scsi) type Parts = VecDeque<(TaskId, Result<PartReply, PartFailure>)>;
 
 impl CopyPart {

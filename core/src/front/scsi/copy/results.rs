@@ -1,8 +1,8 @@
 //! The copies of a unit that are under way, and the results of those that have ended.
 //!
-//! A result is kept for the nexus that asked for the copy. It goes when the nexus is lost, the unit
-//! is reset, the same list identifier is used again, or [`MAX_RESULTS`] newer copies have ended. No
-//! data is held.
+//! The unit keeps a result for the nexus that asked for the copy. The result goes when the nexus is
+//! lost, a reset comes, the same list identifier comes again, or [`MAX_RESULTS`] newer copies have
+//! ended. The unit holds no data.
 
 use super::format::{POPULATE, RodToken};
 use super::plan::ListId;
@@ -107,7 +107,7 @@ impl CopyResults {
         }
     }
 
-    /// A copy was told to end.
+    /// Notes that a copy has to end.
     pub fn stop(&mut self, id: u64) {
         if let Some(entry) = self.entry_of(id) {
             (entry.state, entry.status) = (CopyState::Stopped, Status::TaskAborted as u8);
@@ -141,7 +141,7 @@ impl CopyResults {
         }
     }
 
-    /// A token was made.
+    /// Keeps a new token as the result of its command.
     pub fn add_token(&mut self, nexus: NexusId, list: u32, sectors: u64, token: Box<RodToken>) {
         let key = (nexus, ListId::Four(list));
         self.forget(|other| *other == key);

@@ -151,7 +151,7 @@ fn ranges(unit: &LogicalUnit, list: &[u8], at: usize) -> Result<Vec<Range>, Sens
     if length < RANGE_BYTES {
         return Err(Sense::in_list(at - 2, None));
     }
-    // An incomplete descriptor at the end is ignored.
+    // Ignore an incomplete descriptor at the end.
     let (descriptors, _) = descriptors.as_chunks::<RANGE_BYTES>();
     if descriptors.len() > MAX_RANGES {
         return Err(Sense::illegal(code::TOO_MANY_SEGMENT_DESCRIPTORS).at(

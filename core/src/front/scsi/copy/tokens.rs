@@ -1,11 +1,11 @@
 //! Tokens that represent data (SPC-5, "ROD tokens").
 //!
-//! A token is valid until one of these happens: its data is written, it was not used for its
-//! inactivity timeout, it is deleted, or this unit is dropped. Tokens are kept in memory only. If
-//! there are more than [`MAX_TOKENS`], the oldest is revoked.
+//! A token is valid until one of these happens. Somebody writes its data. Nobody uses the token for
+//! its inactivity timeout. An initiator deletes it. The target drops this unit. Memory is the only
+//! place of tokens. If there are more than [`MAX_TOKENS`], the unit revokes the oldest.
 //!
 //! Nobody can guess a token: it holds 256 bits that follow from a secret of the shell. A token
-//! alone gives no right: its user has to be allowed to read the unit.
+//! alone gives no right: its user needs the right to read the unit.
 
 use super::format::{MAX_TOKENS, RodToken};
 use crate::block::{Range, Time};
@@ -19,8 +19,7 @@ struct TokenEntry {
     ranges: Vec<Range>,
     watch: u64,
     timeout: Duration,
-    /// The time when the token expires, if it is not used until then. It does not expire while it
-    /// is used.
+    /// The time when the token expires without a use until then. It does not expire during a use.
     expires: Time,
     users: u32,
     /// The additional sense code for later uses, if the token is not valid any more.
@@ -65,7 +64,7 @@ impl RodTokens {
         self.unwatched.pop_front()
     }
 
-    /// An identifier for a new token. If there are too many tokens, the oldest is revoked.
+    /// An identifier for a new token. If there are too many tokens, the unit revokes the oldest.
     pub(super) fn allot(&mut self) -> u64 {
         if self.entries.len() >= MAX_TOKENS
             && let Some((_, oldest)) = self.entries.pop_first()
@@ -77,7 +76,7 @@ impl RodTokens {
         self.last
     }
 
-    /// Keeps a token for ranges that are watched.
+    /// Keeps a token for watched ranges.
     pub(super) fn insert(
         &mut self,
         now: Time,

@@ -142,7 +142,7 @@ impl Device {
         }
     }
 
-    /// The progress of a copy: segments that are done, with all before them, and sectors.
+    /// The progress of a copy: complete segments, with all before them, and sectors.
     pub fn handle_copy_progress(&mut self, id: u64, segments: u16, sectors: u64) {
         self.unit.copies.progress(id, segments, sectors);
     }

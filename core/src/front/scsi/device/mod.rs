@@ -70,9 +70,9 @@ impl Device {
         }
     }
 
-    /// Whether a nexus that comes up later could not tell if this device was dropped and made anew.
-    /// That is so if there is no nexus, task, reservation or token, and no mode parameter was
-    /// changed.
+    /// Whether the target may drop this device and make it anew without any later nexus noticing.
+    /// That is so if there is no nexus, task, reservation or token, and all mode parameters have
+    /// their defaults.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.unit.nexuses.is_empty()
@@ -153,7 +153,7 @@ impl Device {
         self.settle();
     }
 
-    /// Reservations were saved, or the reason why not.
+    /// Handles the outcome of a save of reservations: done, or the reason why not.
     pub fn handle_saved(&mut self, _now: Time, id: u64, result: Result<(), String>) {
         self.unit.reservations.handle_saved(id, result);
         self.settle();
@@ -168,7 +168,7 @@ impl Device {
         }
     }
 
-    /// When [`Device::handle_timeout`] is to be called, if ever.
+    /// The time to call [`Device::handle_timeout`], if ever.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.unit.tokens.next_expiry()

@@ -14,8 +14,8 @@ use crate::front::scsi::task_set::{EndedTask, TaskStart, TaskStep, TaskWork};
 use bytes::Bytes;
 
 impl Device {
-    /// Restores the invariants that hold between events: no task waits that could start, and every
-    /// response and every end of a part that is due is among the outputs.
+    /// Restores the invariants that hold between events. No task waits that could start. The
+    /// outputs hold every response and every end of a part that is due.
     pub(super) fn settle(&mut self) {
         loop {
             self.start_ready();

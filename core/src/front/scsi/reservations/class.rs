@@ -1,8 +1,8 @@
 //! The commands that a reservation of another nexus stops.
 //!
-//! Sources: the tables "commands that are allowed in the presence of various reservations" of SPC-5
-//! and SBC-4 for persistent reservations, and of SPC-2 and SBC-2 for RESERVE. The former have three
-//! kinds of commands, the latter two. Four of the six combinations occur.
+//! The sources are the tables "commands that are allowed in the presence of various reservations".
+//! SPC-5 and SBC-4 have them for persistent reservations, SPC-2 and SBC-2 for RESERVE. The former
+//! have three kinds of commands, the latter two. Four of the six combinations occur.
 
 use super::refusal::ReservationRefusal;
 

@@ -85,7 +85,7 @@ fn check_limits(state: &ReservationState) -> Result<(), ReservationRefusal> {
     Ok(())
 }
 
-/// Whether registered nexuses share a reservation of this type. They are told when it ends.
+/// Whether registered nexuses share a reservation of this type. Each of them learns of its end.
 fn is_shared(kind: ReservationType) -> bool {
     kind.registrants_only() || kind.all_registrants()
 }
@@ -166,7 +166,7 @@ impl Registering<'_> {
         Ok(true)
     }
 
-    /// SPEC_I_PT: the nexuses of these ports. None may be registered yet.
+    /// SPEC_I_PT: the nexuses of these ports. None may have a registration yet.
     fn others(&self, ids: &[TransportId]) -> Result<BTreeSet<Nexus>, ReservationRefusal> {
         let mut found = BTreeSet::new();
         for id in ids {
@@ -182,7 +182,7 @@ impl Registering<'_> {
                     known.cloned().collect()
                 }
             };
-            // If nobody were registered, the initiator would take it for success.
+            // Without any registration the initiator would take the command for a success.
             if ports.is_empty() {
                 return Err(ReservationRefusal::in_list(28, None));
             }

@@ -12,7 +12,7 @@ use crate::front::scsi::nexus::{Nexus, NexusId, TaskId};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Most PERSISTENT RESERVE OUT commands that wait while another one is saved.
+/// Most PERSISTENT RESERVE OUT commands that wait for the save of another one.
 pub const MAX_WAITING: usize = 32;
 
 /// An output for the device.
@@ -25,12 +25,12 @@ pub enum ReservationOutput {
         /// The status: GOOD, or a refusal.
         result: Result<(), ReservationRefusal>,
     },
-    /// Save this with the volume in the place of what was saved before, then call
+    /// Save this with the volume, in the place of the last save, then call
     /// [`Reservations::handle_saved`]. Only one save is under way at a time.
     Save {
         /// The name of the save.
         id: u64,
-        /// Opaque bytes; empty to remove what was saved.
+        /// Opaque bytes. If they are empty, remove the last save.
         data: Bytes,
     },
     /// Establish a unit attention condition.
@@ -86,18 +86,18 @@ pub struct Reservations {
 impl Reservations {
     /// The state after power on.
     ///
-    /// `ports` are the relative target port identifiers of the device. `saved` are the bytes that
-    /// were saved last; empty if none were.
+    /// `ports` are the relative target port identifiers of the device. `saved` are the bytes of the
+    /// last save; empty if there is none.
     ///
     /// # Errors
     ///
-    /// `saved` is damaged or of a later version. The reservations in it may not be ignored: see
-    /// [`Reservations::lost`].
+    /// `saved` is damaged or of a later version. The caller must not ignore the reservations in it:
+    /// see [`Reservations::lost`].
     pub fn restore(ports: &[u16], saved: &[u8]) -> Result<Reservations, RestoreError> {
         Ok(Reservations::with(ports, saved::decode(saved)?))
     }
 
-    /// The state if the saved reservations cannot be read.
+    /// The state if the saved reservations are unreadable.
     ///
     /// It is an Exclusive Access reservation without a holder. No initiator reads or writes until
     /// one has registered and sent CLEAR. The state outlives power loss, too.
@@ -145,8 +145,8 @@ impl Reservations {
         self.refresh();
     }
 
-    /// A nexus is lost: its SPC-2 reservation ends, its registration stays. If the nexus is only
-    /// reset, call [`Reservations::handle_nexus`] afterwards.
+    /// Handles the loss of a nexus: its SPC-2 reservation ends, its registration stays. If the
+    /// nexus is only reset, call [`Reservations::handle_nexus`] next.
     pub fn handle_nexus_loss(&mut self, nexus: NexusId) {
         self.nexuses.remove(&nexus);
         self.waiting.retain(|waiting| waiting.nexus != nexus);

@@ -1,12 +1,12 @@
 //! Reservations of the logical unit: persistent reservations (SPC-5) and, for older hosts, RESERVE
-//! and RELEASE (SPC-2 §5.5.1). Clauses of SPC-5 whose numbers differ between its revisions are
-//! cited by title.
+//! and RELEASE (SPC-2 §5.5.1). If the number of a clause of SPC-5 differs between its revisions,
+//! the comments cite its title.
 //!
 //! The reservations promise:
 //!
-//! - a reservation binds all other nexuses from the moment its command is answered;
+//! - a reservation binds all other nexuses from the answer to its command on;
 //! - registrations outlive nexuses. They outlive power loss if an initiator asked for that (APTPL);
-//!   then a command is answered only after it is saved;
+//!   then the answer to a command waits for its save;
 //! - the number of registrations and the memory of waiting commands stay within
 //!   [`MAX_REGISTRATIONS`], [`MAX_PARAMETER_BYTES`] and [`MAX_WAITING`].
 //!
@@ -30,10 +30,10 @@
 //! After any `handle_*`, take everything from [`Reservations::poll_output`] and act on it in that
 //! order. Unit attentions and aborts come before the `Done` of the command that caused them.
 //!
-//! If a task ends before its `Done`, call [`Reservations::handle_abort`]. A command that only
-//! waited is dropped. A command that is being saved still takes effect; ignore its `Done`. A
-//! logical unit reset is [`Reservations::handle_reset`] after the aborts. Persistent reservations
-//! survive it.
+//! If a task ends before its `Done`, call [`Reservations::handle_abort`]. That drops a command that
+//! only waited. A command whose save is under way still takes effect; ignore its `Done`. A logical
+//! unit reset is [`Reservations::handle_reset`] after the aborts. Persistent reservations survive
+//! it.
 
 mod class;
 mod commands;

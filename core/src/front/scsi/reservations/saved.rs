@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
 /// The reason why saved reservations cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// There are too few bytes, or too many.
+    /// Too few bytes, or too many.
     #[error("the saved reservations have the wrong length")]
     Length,
     /// The bytes are something else.

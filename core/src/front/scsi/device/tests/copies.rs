@@ -110,7 +110,7 @@ fn failures_say_where() {
             assert_eq!(response.sense[10..12], [1, 2], "the segment");
         }
     }
-    // The sense data of the source is forwarded, in either format.
+    // The copy manager forwards the sense data of the source, in either format.
     let problem = CopyProblem::Part(Side::Source, refused(0x1100));
     let task = submit(&mut world, &copy);
     world.copied(0, Err(CopyFailure { segment: 0, problem }));
@@ -143,7 +143,7 @@ fn results_of_copies() {
         (data[4], u16::from_be_bytes([data[5], data[6]]), data[7], data[8..].to_vec())
     };
     assert_eq!(status(&mut world), (0, 1, 0, 4096u32.to_be_bytes().to_vec()));
-    // Another copy with that identifier is refused, and there are no details yet.
+    // The unit refuses another copy with that identifier, and has no details yet.
     let again = submit(&mut world, &copy);
     assert_eq!(code_of(&world.responses[&again]), code::OPERATION_IN_PROGRESS);
     assert_eq!(world.copies.len(), 1);
@@ -152,7 +152,7 @@ fn results_of_copies() {
     let details = world.good(&lists::results(4, 1), &[]);
     assert_eq!(u32::from_be_bytes(details[..4].try_into().unwrap()) as usize + 4, details.len());
     assert_eq!((details[56], details[59], details[62], details[71]), (2, 18, 0x0a, 1));
-    // No data is held.
+    // The unit holds no data.
     assert_eq!(world.good(&lists::results(1, 1), &[]), [0; 4]);
     // Other nexuses do not see the result. A new copy replaces it.
     let other = world.run_by(2, &lists::results(0, 1), &[]);
@@ -261,7 +261,7 @@ fn tokens_end() {
     let after = |seconds| NOW.after(Duration::from_secs(seconds));
     let token = populate(&mut world, 1, &[(0, 8)]);
     assert_eq!(world.device.poll_timeout(), Some(after(30)));
-    // The token does not expire while it is used.
+    // The token does not expire during its use.
     let grant = world.device.use_token(after(29), &token, false).unwrap();
     assert_eq!(world.device.poll_timeout(), None);
     world.device.release_token(after(100), grant.id, false);
@@ -282,7 +282,7 @@ fn tokens_end() {
     world.collect();
     world.drain();
     assert!(world.watches.is_empty());
-    // The oldest token is revoked.
+    // The unit revokes the oldest token.
     let first = populate(&mut world, 1, &[(0, 8)]);
     for id in 0..64 {
         populate(&mut world, id, &[(0, 8)]);

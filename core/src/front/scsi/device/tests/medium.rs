@@ -19,7 +19,7 @@ fn all_reads_and_writes_agree() {
     assert_eq!(world.good(&cdb16(0x88, 0, 9, 2), &[]), pattern(2, 3));
     world.good(&cdb16(0x8a, 0, SECTORS - 2, 2), &pattern(2, 4));
     assert_eq!(world.good(&cdb16(0x88, 0x18, SECTORS - 2, 2), &[]), pattern(2, 4));
-    // FUA: the data that was read is durable.
+    // FUA: the returned data is durable.
     assert_eq!(world.flushes, 1);
     // Only in READ(6), 0 stands for 256 blocks.
     world.good(&six(0x0a, 0, 0), &pattern(256, 5));
@@ -143,7 +143,7 @@ fn of_a_short_write_the_whole_blocks_are_written() {
             assert_eq!((response.status, response.out_wanted), (Status::Good, 1024));
         }
         assert_eq!(world.bytes[..512], [b'b'; 512]);
-        // If the output is too long, only the length of the command is used.
+        // If the output is too long, the device uses only the length of the command.
         let response = world.run(&cdb, &[b'd'; 1500]);
         assert_eq!((response.status, response.out_wanted), (Status::Good, 1024));
         assert_eq!(world.bytes[..1024], [b'd'; 1024]);
@@ -164,7 +164,7 @@ fn compare_and_write() {
     assert_eq!(response.sense[..7], [0xf0, 0, key::MISCOMPARE, 0, 0, 0x05, 0xdc]);
     assert_eq!(code_of(&response), code::MISCOMPARE_DURING_VERIFY);
     assert_eq!(world.bytes[5120..7168], pattern(4, 2));
-    // A comparison of blocks that were never written finds zeroes.
+    // A comparison with unwritten blocks finds zeroes.
     world.good(&caw(100, 1), &both(&[0; 512], &pattern(1, 4)));
     let response = world.run(&caw(102, 1), &both(&[5; 512], &pattern(1, 4)));
     assert_eq!(code_of(&response), code::MISCOMPARE_DURING_VERIFY);
@@ -202,7 +202,7 @@ fn verify_compares_with_what_it_is_told() {
     let response = world.run(&cdb16(0x8f, 0x02, 8, blocks), &data);
     assert_eq!(response.sense[2], key::MISCOMPARE);
     assert_eq!(response.sense[3..7], 2508u32.to_be_bytes());
-    // One block is compared with all.
+    // The device compares one block with all.
     world.good(&cdb16(0x8f, 0x06, 3100, 900), &[0; 512]);
     let response = world.run(&cdb16(0x8f, 0x06, 8, 2), &pattern(1, 1));
     assert_eq!(response.sense[3..7], 9u32.to_be_bytes());
@@ -220,7 +220,7 @@ fn write_and_verify_is_durable_and_looks_again() {
     assert!(matches!(world.requests[0].1, Request::Write { fua: true, .. }));
     world.answer(0);
     assert!(matches!(world.requests[0].1, Request::Read(_)));
-    // The comparison differs from the data that was written.
+    // The comparison differs from the written data.
     world.bytes[5 * 512 + 3] ^= 1;
     world.drain();
     let response = &world.responses[&task];
@@ -243,7 +243,7 @@ fn write_same() {
     assert!(world.mapped[1..11].iter().all(|mapped| *mapped));
     world.good(&cdb10(0x41, 0x08, 1, 10), &[0; 512]);
     assert!(world.mapped[1..11].iter().all(|mapped| !mapped));
-    // With UNMAP, a block that is not zeroes is written.
+    // With UNMAP, the device writes a block that is not zeroes.
     world.good(&cdb16(0x93, 0x08, 1, 2), &block);
     assert_eq!(world.bytes[512..1024], block);
     // NDOB.
@@ -270,7 +270,7 @@ fn unmap_by_list() {
         let kept = !matches!(sector, 1..=4 | 8);
         assert_eq!(world.mapped[sector], kept, "{sector}");
     }
-    // A list is applied completely, or not at all.
+    // The device applies a list completely, or not at all.
     let list = unmap_list(&[(10, 1), (SECTORS - 1, 2)]);
     assert_eq!(world.bad(&unmap(&list), &list), code::LBA_OUT_OF_RANGE);
     assert!(world.mapped[10]);

@@ -1,6 +1,6 @@
-//! Random commands against a model of SPC-5's tables that is written differently: arrays over four
-//! nexuses. After each command the test checks its status, the unit attentions, the ended tasks and
-//! the rights of every nexus. It also checks PERSISTENT RESERVE IN, and that a power cycle keeps
+//! Random commands against a model of SPC-5's tables in a different form: arrays over four nexuses.
+//! After each command the test checks its status, the unit attentions, the ended tasks and the
+//! rights of every nexus. It also checks PERSISTENT RESERVE IN, and that a power cycle keeps
 //! exactly the right state.
 
 use super::*;
@@ -197,7 +197,7 @@ impl Model {
         outcome
     }
 
-    /// Whether reads, and writes, are allowed.
+    /// Whether the nexus may read, and write.
     fn allowed(&self, n: usize) -> (bool, bool) {
         if let Some(reserved) = self.reserved {
             return (reserved == n, reserved == n);

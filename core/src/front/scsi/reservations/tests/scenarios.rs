@@ -197,7 +197,7 @@ fn preempting_a_reservation() {
     assert_eq!(code(unit.send(2, PREEMPT, 1, &list(12, 0, 0))), Some(0x2600));
     assert_eq!(unit.send(2, PREEMPT, 1, &list(12, 77, 0)), CONFLICT);
     assert_eq!(code(unit.send(2, PREEMPT, 2, &list(12, 11, 0))), Some(0x2400));
-    // The type stays, so the remaining nexus is not told.
+    // The type stays, so the remaining nexus gets no unit attention.
     assert_eq!(unit.send(2, PREEMPT, 1, &list(12, 11, 0)), GOOD);
     let told = [(1, REGISTRATIONS_PREEMPTED), (3, REGISTRATIONS_PREEMPTED)];
     assert_eq!((unit.attentions.as_slice(), unit.aborted.as_slice()), (&told[..], &[][..]));
@@ -225,7 +225,7 @@ fn preempting_registrations() {
     let told = [(3, REGISTRATIONS_PREEMPTED), (4, REGISTRATIONS_PREEMPTED)];
     assert_eq!(unit.attentions, told);
     assert_eq!((unit.keys(), unit.reservation()), (vec![11, 12], Some((11, 5))));
-    // Its own registration goes as well, but it is not told.
+    // Its own registration goes as well, but it gets no unit attention.
     assert_eq!(unit.send(2, PREEMPT, 1, &list(12, 12, 0)), GOOD);
     assert_eq!((unit.keys(), unit.attentions.len()), (vec![11], 0));
 }
@@ -274,7 +274,7 @@ fn register_and_move() {
     assert_eq!(unit.send(2, MOVE, 0, &away), GOOD);
     assert_eq!((unit.keys(), unit.reservation()), (vec![11, 31], Some((31, 3))));
     assert!(unit.attentions.is_empty());
-    // A reservation of all registrants cannot be moved.
+    // REGISTER AND MOVE cannot move a reservation of all registrants.
     unit.send(1, CLEAR, 0, &list(11, 0, 0)).unwrap();
     unit.register(1, 11);
     unit.send(1, RESERVE, 8, &list(11, 0, 0)).unwrap();
@@ -463,7 +463,7 @@ fn spc2_reservations() {
         assert_eq!(code(unit.it.handle_reserve(2, &cdb(bytes))), Some(0x2400));
         assert_eq!(code(unit.it.handle_release(2, &cdb(bytes))), Some(0x2400));
     }
-    // The reservation identification of RESERVE(6) and the CONTROL byte are ignored.
+    // The unit ignores the reservation identification of RESERVE(6) and the CONTROL byte.
     assert_eq!(unit.it.handle_reserve(2, &cdb(&[0x16, 0, 7, 0, 0, 0])), GOOD);
 }
 
@@ -503,7 +503,7 @@ fn persistence_is_asked_for() {
         (vec![11, 12], Some((11, 1)), 0)
     );
     assert_eq!(unit.it.check(2, ConflictClass::Write), CONFLICT);
-    // From now on every change is saved.
+    // From now on the unit saves every change.
     assert_eq!(unit.send(1, RELEASE, 1, &list(11, 0, 0)), GOOD);
     assert_eq!(unit.send(1, RELEASE, 1, &list(11, 0, 0)), GOOD);
     assert_eq!(unit.saves, 1);
