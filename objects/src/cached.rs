@@ -4,9 +4,9 @@
 //! DIR/objects.0000       the cache, preallocated; may be deleted while no store runs
 //! ```
 //!
-//! Promises: a cache that cannot be made, fails, or is full is a warning and no more: reads go to the objects.
-//! What is in the file is the engine's business ([`longhaul_core::store::cache`]). Everything but the
-//! data of volumes, and whatever is read to be sure, passes by.
+//! Promises: if the cache fails, is full, or has no room, the store warns and reads from the
+//! objects. The engine knows the content of the file ([`longhaul_core::store::cache`]). Only the
+//! data of volumes goes through the cache, and not the reads that verify objects.
 
 use super::{CacheReport, Copies, GetError, ObjectMeta, Objects, PutError, Usage};
 use anyhow::{Context as _, Result};
@@ -32,13 +32,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
-/// How long a change of the index may stay out of the file: what a crash loses of the cache.
+/// How long a change of the index may stay out of the file. A crash loses that much of the cache.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Space that a cache leaves free on its disk, which may be the volumes'.
+/// Space that a cache leaves free on its disk, which may also hold volumes.
 const LEFT_FREE_BYTES: u64 = 256 << 20;
-/// Longest part of a new object that is offered at a time, in cells: what others wait for. About 0.1 ms.
+/// Longest part of a new object to offer at a time, in cells. Others wait for about 0.1 ms
+/// meanwhile.
 const OFFER_CELLS: usize = 64;
-/// How long an orderly end waits for the index.
+/// How long an orderly end waits for the write of the index.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Objects, and a cache.
@@ -49,7 +50,7 @@ pub struct CachedObjects {
 
 struct Shared {
     state: Mutex<State>,
-    /// The deadline may be another one, or there is nobody left.
+    /// Notified when the deadline may have changed, or when the last owner has gone.
     changed: Arc<Notify>,
     origin: Instant,
 }
@@ -60,13 +61,15 @@ struct State {
     waiting: HashMap<u64, oneshot::Sender<Option<Bytes>>>,
     /// Look-ups that [`Objects::try_read`] began and could not finish, for the read that follows.
     begun: Vec<(ObjectId, Range<u64>, oneshot::Receiver<Option<Bytes>>)>,
-    /// Deletions so far: what was read before one is not offered after it.
+    /// Number of deletions so far. Data that a read returned before a deletion does not enter the
+    /// cache.
     deletions: u64,
     hurried: bool,
 }
 
 impl CachedObjects {
-    /// Puts a cache of this size in `dir` before `objects`; or, if there cannot be one, nothing. Blocks.
+    /// Puts a cache of this size in `dir` before `objects`. Returns `objects` if there can be no
+    /// cache. Blocks.
     pub fn open(
         objects: Arc<dyn Objects>,
         dir: &Path,
@@ -91,7 +94,7 @@ impl CachedObjects {
         }
     }
 
-    /// The bytes, as the object store gives them, and to the cache.
+    /// Reads the bytes from the object store, and offers them to the cache.
     async fn fetch(&self, object: ObjectId, key: &str, range: &Range<u64>) -> Fetched {
         let whole = ObjectCache::whole(range);
         let deletions = self.shared.lock().deletions;
@@ -102,7 +105,7 @@ impl CachedObjects {
 
 type Fetched = Result<Bytes, GetError>;
 
-/// Opens the file, or makes one; `None` if there is no room for any.
+/// Opens the file, or makes one. `None` if there is no room for it.
 fn open(dir: &Path, installation: u128, wanted: u64) -> Result<Option<State>> {
     let started = Instant::now();
     files::create_dir(dir)?;
@@ -127,7 +130,7 @@ fn open(dir: &Path, installation: u128, wanted: u64) -> Result<Option<State>> {
         return Ok(None);
     };
     if have != bytes {
-        // What is in the file was laid out for another size.
+        // The content of the file has the layout of another size.
         file.set_len(0).with_context(cannot)?;
         if let Err(error) = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             std::fs::remove_file(&path).with_context(cannot)?;
@@ -172,12 +175,12 @@ fn load(file: &File, geometry: Geometry, installation: u128, used: bool) -> Resu
     Ok(ObjectCache::new(Time(0), load, installation, random::identity()?, INTERVAL))
 }
 
-/// Where the cache is.
+/// The path of the cache.
 pub fn path(dir: &Path) -> PathBuf {
     dir.join("objects.0000")
 }
 
-/// Takes what the disk has done, and looks after the index.
+/// Takes the results of the disk, and keeps the index in the file up to date.
 async fn attend(weak: Weak<Shared>) {
     loop {
         let Some(shared) = weak.upgrade() else { return };
@@ -188,7 +191,7 @@ async fn attend(weak: Weak<Shared>) {
         };
         let wait = deadline.map(|at| at.since(shared.now()));
         let changed = shared.changed.clone();
-        // Whoever drops the last of the others ends it.
+        // The last other owner ends this task by its drop.
         drop(shared);
         let timeout = async {
             match wait {
@@ -211,7 +214,7 @@ impl Drop for CachedObjects {
 }
 
 impl Shared {
-    /// A panic while it is held leaves whole entries behind: it stays usable.
+    /// A panic with the lock held leaves whole entries behind: the state stays usable.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -235,13 +238,13 @@ impl Shared {
         state.disk.submit();
         while let Some((id, data)) = state.cache.poll_found() {
             if let Some(waiter) = state.waiting.remove(&id) {
-                // Who asked may have gone.
+                // The reader may have gone.
                 let _ = waiter.send(data);
             }
         }
     }
 
-    /// Looks for bytes; nothing if they are not all here.
+    /// Looks for bytes in the cache. `None` if it lacks some of them.
     fn look_up(
         &self,
         state: &mut State,
@@ -255,7 +258,7 @@ impl Shared {
         Some(receiver)
     }
 
-    /// What was fetched goes to the cache, and the part of it that was asked for to the reader.
+    /// Offers fetched data to the cache, and returns the requested part of it.
     fn take(
         &self,
         object: ObjectId,
@@ -311,7 +314,7 @@ impl Objects for CachedObjects {
     async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
         self.objects.put(key, data.clone()).await?;
         let Some(object) = data_object(key) else { return Ok(()) };
-        // As long as there is room: what was written last is likely to be read.
+        // Offer the new object while there is room: a client is likely to read the latest writes.
         let whole: Vec<u8> = data.concat();
         let whole = Bytes::from(whole);
         let step = OFFER_CELLS * CELL_BYTES as usize;
@@ -417,7 +420,7 @@ impl Objects for CachedObjects {
         }
         let deleted = self.objects.delete(key).await;
         if let Some(object) = object {
-            // What was read meanwhile.
+            // A read may have offered the object meanwhile.
             self.shared.forget(object);
         }
         deleted
@@ -444,7 +447,7 @@ impl Objects for CachedObjects {
                     self.shared.changed.notify_one();
                     state.disk.watch()
                 };
-                // The other one who watches may have taken the word.
+                // Another watcher may have taken the notice.
                 let _ = tokio::time::timeout(Duration::from_millis(20), watch).await;
             }
         };
@@ -462,7 +465,7 @@ mod tests {
 
     const SIZE: u64 = 64 << 20;
 
-    /// Objects in memory that count who asks for them, and may be out of reach.
+    /// Objects in memory that count the requests, and may be out of reach.
     #[derive(Default)]
     struct Memory {
         objects: Mutex<HashMap<String, Bytes>>,
@@ -510,14 +513,14 @@ mod tests {
             Rig { dir, memory, objects }
         }
 
-        /// As another process, of another installation perhaps.
+        /// Opens the cache as another process, perhaps of another installation.
         fn reopen(&mut self, installation: u128) {
             self.objects = self.memory.clone();
             self.objects =
                 CachedObjects::open(self.memory.clone(), self.dir.path(), installation, SIZE);
         }
 
-        /// The way the shell reads; and whether the objects were asked.
+        /// Reads the way a store does. Also returns whether the read went to the objects.
         async fn read(&self, key: &str, range: Range<u64>, copies: Copies) -> (Bytes, bool) {
             let before = self.memory.gets.load(Ordering::Relaxed);
             let data = match self.objects.try_read(key, &range, copies) {

@@ -1,4 +1,4 @@
-//! What an object store has to do, whatever is behind it.
+//! The interface of all object stores.
 
 use super::s3::Usage;
 use async_trait::async_trait;
@@ -14,22 +14,22 @@ pub trait Objects: Send + Sync {
     /// Creates an object from the concatenation of `data`.
     async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError>;
 
-    /// Reads an object, or what there is of a range of it.
+    /// Reads an object, or the existing part of a range of it.
     async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError>;
 
-    /// As [`Objects::get`], if the answer is at hand without waiting for a disk or a network.
+    /// Like [`Objects::get`], if the answer needs no disk and no network.
     fn try_get(&self, key: &str, range: Option<&Range<u64>>) -> Option<Result<Bytes, GetError>> {
         let _ = (key, range);
         None
     }
 
-    /// A range of an object, or a copy of it.
+    /// Reads a range of an object, or of a copy of it.
     async fn read(&self, key: &str, range: Range<u64>, copies: Copies) -> Result<Bytes, GetError> {
         let _ = copies;
         self.get(key, Some(range)).await
     }
 
-    /// As [`Objects::read`], if the answer is at hand without waiting for a disk or a network.
+    /// Like [`Objects::read`], if the answer needs no disk and no network.
     fn try_read(
         &self,
         key: &str,
@@ -40,15 +40,15 @@ pub trait Objects: Send + Sync {
         self.try_get(key, Some(range))
     }
 
-    /// Brings what is kept beside the objects up to date, before an orderly end.
+    /// Completes everything that the object store keeps beside the objects, before an orderly end.
     async fn finish(&self) {}
 
-    /// How the cache in front of it is doing, if there is one.
+    /// The state of the cache in front of it, if there is one.
     fn cache(&self) -> Option<CacheReport> {
         None
     }
 
-    /// What was asked of a bucket since the start, if they are in one.
+    /// The requests to a bucket since the start, if a bucket holds the objects.
     fn usage(&self) -> Option<Usage> {
         None
     }
@@ -56,7 +56,7 @@ pub trait Objects: Send + Sync {
     /// All objects whose names begin with `prefix`, in any order.
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String>;
 
-    /// Of these, those whose names come after `after`.
+    /// The objects of such a list whose names come after `after`.
     async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
         let mut list = self.list(prefix).await?;
         list.retain(|meta| meta.key.as_str() > after);
@@ -66,16 +66,16 @@ pub trait Objects: Send + Sync {
     /// Deletes an object, durably. One that does not exist counts as deleted.
     async fn delete(&self, key: &str) -> Result<(), String>;
 
-    /// Deletes an object of a volume that nobody needs any more, now or when that may be done.
+    /// Deletes an object of a volume that nobody needs any more, now or as soon as allowed.
     async fn delete_later(&self, key: &str) -> Result<(), String> {
         self.delete(key).await
     }
 
-    /// Gives an object that is damaged or missing the content that it was created with; durable when it succeeds. Who reads it
-    /// meanwhile gets what was there or what is.
+    /// Gives a damaged or missing object the content of its creation; durable when it succeeds. A
+    /// read at the same time gets the old content or the new one.
     ///
     /// # Errors
-    /// Why it may still be as it was.
+    /// Why the object may be unchanged.
     async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
         match self.put(key, vec![data]).await {
             Ok(()) => Ok(()),
@@ -84,7 +84,8 @@ pub trait Objects: Send + Sync {
         }
     }
 
-    /// Gives an object a second name, which is nobody's yet, without its content leaving the place if that can be.
+    /// Gives an object a second name, which must be free. If possible the content does not leave
+    /// the object store.
     async fn copy(&self, from: &str, to: &str) -> Result<(), PutError> {
         match self.get(from, None).await {
             Ok(data) => self.put(to, vec![data]).await,
@@ -92,7 +93,7 @@ pub trait Objects: Send + Sync {
         }
     }
 
-    /// Others may change this volume from now on.
+    /// Notes that another store may change this volume from now on.
     fn left(&self, volume: VolumeId) {
         let _ = volume;
     }
@@ -116,9 +117,9 @@ pub async fn execute(objects: &dyn Objects, operation: ObjectOperation) -> Objec
     }
 }
 
-/// How a cache is doing.
+/// The state of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheReport {
-    /// Since the start.
+    /// Totals since the start.
     pub status: ObjectCacheStatus,
 }

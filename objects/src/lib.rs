@@ -1,8 +1,8 @@
-//! Where a store keeps its objects.
+//! The object stores that may hold the objects of a store.
 //!
-//! An object is created whole, never changed, and durable before its creation succeeds. Of two that
-//! create the same name exactly one succeeds. What is in an object is not this module's business.
-//! One that was damaged can be [restored](Objects::restore) from a copy.
+//! The creation of an object is atomic, and durable when it succeeds. Objects never change. If two
+//! creations have the same name, exactly one succeeds. This crate does not interpret the content of
+//! objects. A damaged object can be [restored](Objects::restore) from a copy.
 
 mod cached;
 mod device;

@@ -1,9 +1,9 @@
 //! Objects as files of a local directory.
 //!
-//! A put writes a file in `tmp/`, makes its content durable (fdatasync), gives it its name if that is
-//! free (renameat2 with RENAME_NOREPLACE, else link(2)), and makes the name durable (fsync of the
-//! directory). What a crash leaves in `tmp/` is removed at the next start. `docs/decisions/objects.md`
-//! says why this is not the `object_store` crate.
+//! A put writes a file in `tmp/` and makes its content durable (fdatasync). Then it gives the file
+//! its name if that is free (renameat2 with RENAME_NOREPLACE, else link(2)), and makes the name
+//! durable (fsync of the directory). The next start removes the leftovers of a crash in `tmp/`.
+//! `docs/decisions/objects.md` says why this does not use the `object_store` crate.
 
 use super::{GetError, ObjectMeta, Objects, PutError};
 use anyhow::{Context as _, Result};
@@ -24,15 +24,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Files kept open for reading, at most; and the share of what the process may open.
+/// Most files kept open for reading, and their share of the files that the process may open.
 const OPEN_FILES: usize = 4096;
 const OPEN_SHARE: usize = 4;
-/// The part of them that is closed when there are too many.
+/// The part of the open files to close when there are too many: one in this many.
 const CLOSED_PART: usize = 16;
-/// How often those are closed that were not read since the last time: what another store deletes takes
-/// room as long as it is open here.
+/// How often to close the files without a read since the last time. While a file is open here, its
+/// space is not free, even if another store has deleted it.
 const CLOSE_INTERVAL: Duration = Duration::from_secs(60);
-/// Largest object that is read whole.
+/// Largest object to read whole.
 const MAX_WHOLE_BYTES: u64 = 1 << 30;
 
 /// Objects in a directory.
@@ -43,29 +43,29 @@ pub struct LocalObjects {
 struct Inner {
     root: PathBuf,
     temporary: PathBuf,
-    /// Tells its files in `temporary` from those of other processes.
+    /// Distinguishes its files in `temporary` from those of other processes.
     process: u128,
     next: AtomicU64,
     open: Mutex<OpenFiles>,
-    /// How often somebody looks for what was not read.
+    /// How often to look for files without a read.
     interval: Duration,
 }
 
-/// Files that are kept no more. To close the last one of a deleted file gives back its space, which takes
-/// the disk: neither under the lock nor on a thread that serves.
+/// Files that are no longer kept open. Closing the last handle of a deleted file frees its space,
+/// which takes disk time. So close them outside of the lock, and not on a thread that serves.
 type Closed = Vec<Arc<File>>;
 
-/// Files that are kept open, each with the time of its last use.
+/// The open files, each with the time of its last use.
 struct OpenFiles {
     files: HashMap<String, (Arc<File>, u64)>,
     clock: u64,
     most: usize,
-    /// Whether somebody looks for what was not read, every [`Inner::interval`].
+    /// Whether a task looks for files without a read, every [`Inner::interval`].
     watched: bool,
 }
 
 impl OpenFiles {
-    /// Keeps at most `most`.
+    /// Keeps at most `most` files open.
     fn new(most: usize) -> OpenFiles {
         OpenFiles { files: HashMap::new(), clock: 0, most, watched: false }
     }
@@ -77,8 +77,8 @@ impl OpenFiles {
         Some(file.clone())
     }
 
-    /// Keeps a file, unless somebody else has opened it in the meantime; gives the one that is kept, and
-    /// those that make room for it.
+    /// Keeps a file open, unless another thread has opened it in the meantime. Returns the file
+    /// that stays open, and those that make room for it.
     fn keep(&mut self, key: &str, file: File) -> (Arc<File>, Closed) {
         let mut closed = Vec::new();
         if self.files.len() >= self.most {
@@ -92,7 +92,7 @@ impl OpenFiles {
         (file.clone(), closed)
     }
 
-    /// Gives up what was not read since the clock said `since`.
+    /// Takes out the files that nobody has read after the clock said `since`.
     fn take_unused(&mut self, since: u64) -> Closed {
         let unused = self.files.extract_if(|_, (_, used)| *used <= since);
         unused.map(|(_, (file, _))| file).collect()
@@ -100,7 +100,8 @@ impl OpenFiles {
 }
 
 impl LocalObjects {
-    /// Objects in `data`/objects. Nobody else uses it at this moment: the caller holds a lock.
+    /// Opens the objects in `data`/objects. The caller holds a lock, so nobody else uses them at
+    /// this moment.
     ///
     /// # Errors
     /// If the directory cannot be created or cleaned up.
@@ -117,7 +118,8 @@ impl LocalObjects {
         Ok(objects)
     }
 
-    /// As [`LocalObjects::open`], where others may be at work: what is in `tmp/` is left to them.
+    /// Like [`LocalObjects::open`], while other processes may use the objects. Leaves `tmp/` as it
+    /// is.
     ///
     /// # Errors
     /// If the directory cannot be created.
@@ -146,7 +148,7 @@ impl LocalObjects {
             .map_err(|error| format!("a thread of ours failed: {error}"))
     }
 
-    /// Sees to it that files which are kept open by now are closed again.
+    /// Starts the task that closes unused files, unless it runs already.
     fn watch(&self) {
         if std::mem::replace(&mut self.inner.open().watched, true) {
             return;
@@ -199,7 +201,8 @@ impl Objects for LocalObjects {
         let file = known.or_else(open)?;
         let bytes = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
         let mut data = vec![0; bytes];
-        // Short at the end of the file, or where the page cache ends: the other way sorts that out.
+        // The read may be short at the end of the file or of the page cache. The slow path handles
+        // that.
         let mut buffers = [IoSliceMut::new(&mut data)];
         let read = rustix::io::preadv2(&file, &mut buffers, range.start, ReadWriteFlags::NOWAIT);
         (read == Ok(bytes)).then(|| Ok(data.into()))
@@ -234,7 +237,7 @@ fn close(closed: Closed) {
 }
 
 impl Inner {
-    /// The file of a key. Keys come from the engine, but no name may lead out of the directory.
+    /// The path of a key. The engine makes the keys. Still, no name may lead out of the directory.
     fn path(&self, key: &str) -> Result<PathBuf, String> {
         let parts = key.split('/');
         if parts.clone().any(|part| part.is_empty() || part == "." || part == "..") {
@@ -243,7 +246,7 @@ impl Inner {
         Ok(parts.fold(self.root.clone(), |path, part| path.join(part)))
     }
 
-    /// A new file beside the objects.
+    /// The path of a new file beside the objects.
     fn temporary(&self) -> PathBuf {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.temporary.join(format!("{:032x}-{number:x}", self.process))
@@ -271,19 +274,19 @@ impl Inner {
         write_new(temporary, data)?;
         let mut named = rename_new(temporary, path);
         if matches!(&named, Err(error) if error.kind() == ErrorKind::NotFound) {
-            // A deletion may take an empty directory away again, hence only now.
+            // A deletion may remove an empty directory again, so create it only now.
             files::create_dir(dir).map_err(std::io::Error::other)?;
             named = rename_new(temporary, path);
         }
         if matches!(&named, Err(error) if error.kind() != ErrorKind::AlreadyExists) {
             return named;
         }
-        // Also if it exists: it may be ours from an attempt that failed here.
+        // Sync also if the file exists: it may be our own, from an attempt that failed here.
         files::sync_dir(dir)?;
         named
     }
 
-    /// Puts another file in the place of an object's.
+    /// Replaces the file of an object by another one.
     fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
         let path = self.path(key)?;
         let temporary = self.temporary();
@@ -299,7 +302,7 @@ impl Inner {
             let _ = std::fs::remove_file(&temporary);
             format!("cannot write {}: {error}", path.display())
         })?;
-        // Whoever has just opened the old one keeps this one open.
+        // A reader that has just opened the old file keeps this one open.
         let mut open = self.open();
         let clock = open.clock;
         open.files.insert(key.to_owned(), (Arc::new(restored), clock));
@@ -333,10 +336,10 @@ impl Inner {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a file of which more will be read, if the system need not look on the disk where it is.
+    /// Opens a file for many reads, if the kernel can find it without the disk.
     fn try_open(&self, key: &str) -> Option<Arc<File>> {
         let path = self.path(key).ok()?;
-        // Systems before Linux 5.12 refuse the last flag, and the other way is taken.
+        // Systems before Linux 5.12 refuse the last flag. Then the slow path opens the file.
         let file = openat2(CWD, &path, OPEN_FLAGS, Mode::empty(), ResolveFlags::CACHED).ok()?;
         let file = File::from(file);
         if !file.metadata().ok()?.is_file() {
@@ -347,8 +350,9 @@ impl Inner {
         Some(file)
     }
 
-    /// Opens a file; `keep` is for those of which more will be read. A name like a volume's may be used
-    /// again after another process has deleted it, and such objects are read whole.
+    /// Opens a file. Set `keep` if more reads of it will follow. Another process may delete a name
+    /// like that of a volume and use it again. So `keep` is false for such objects, and their reads
+    /// are whole.
     fn file(&self, key: &str, keep: bool) -> Result<Arc<File>, GetError> {
         if keep && let Some(file) = self.open().get(key) {
             return Ok(file);
@@ -373,7 +377,7 @@ impl Inner {
             let end = range.end.min(length);
             let wanted = end.saturating_sub(range.start);
             if wanted > MAX_WHOLE_BYTES {
-                // No object is that large.
+                // No object has that many bytes.
                 return Err(ErrorKind::FileTooLarge.into());
             }
             let mut data = vec![0; wanted as usize];
@@ -405,7 +409,7 @@ impl Inner {
             for entry in entries {
                 empty = false;
                 let entry = entry.map_err(error)?;
-                // Whatever is not in UTF-8 is none of ours.
+                // No object of ours has a name that is not UTF-8.
                 let Ok(last) = entry.file_name().into_string() else { continue };
                 let key = if name.is_empty() { last } else { format!("{name}/{last}") };
                 match entry.metadata() {
@@ -418,7 +422,8 @@ impl Inner {
                     Err(other) => return Err(error(other)),
                 }
             }
-            // In the place of an object: who reads it learns what it is.
+            // List the directory in place of an object, so that the reader gets an error that
+            // explains it.
             if empty && name.starts_with(prefix) && looks_like_object(&name) {
                 found.push(ObjectMeta { key: name, bytes: 0 });
             }
@@ -441,7 +446,7 @@ impl Inner {
         }
         let mut dir = path.parent().unwrap_or(&self.root);
         files::sync_dir(dir).map_err(error)?;
-        // What is empty now goes too; a put that needs it makes it again.
+        // Remove empty directories as well. A put that needs one makes it again.
         while dir != self.root && std::fs::remove_dir(dir).is_ok() {
             dir = dir.parent().unwrap_or(&self.root);
         }
@@ -449,8 +454,8 @@ impl Inner {
     }
 }
 
-/// Whether the name of an empty directory is one of an object: those that a deletion leaves for a moment, or a crash
-/// for longer, are not.
+/// Whether the name of an empty directory is one of an object. Deletions leave other empty
+/// directories for a moment, and crashes leave them for longer.
 pub fn looks_like_object(name: &str) -> bool {
     let mut parts = name.rsplit('/');
     let mut part = || parts.next().unwrap_or_default();
@@ -461,22 +466,22 @@ pub fn looks_like_object(name: &str) -> bool {
     last.split('-').all(numbered) || described
 }
 
-/// Never waits for the other end of a pipe, and takes no link for an object. Links in place of directories are followed: an
-/// operator may have moved one to another disk.
+/// Never waits for the other end of a pipe, and follows no link in the place of an object. Follows
+/// links in the place of directories: an operator may have moved one to another disk.
 const OPEN_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOFOLLOW);
 
-/// Opens the file of an object, if it is a file.
+/// Opens the file of an object, if it is a regular file.
 ///
 /// # Errors
-/// If it cannot be opened, or is none ([`ErrorKind::InvalidData`]).
+/// If it does not open, or is not a regular file ([`ErrorKind::InvalidData`]).
 pub fn open_object(path: &Path) -> std::io::Result<File> {
     let file = File::from(rustix::fs::open(path, OPEN_FLAGS, Mode::empty())?);
     if file.metadata()?.is_file() { Ok(file) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
-/// What file systems say of a place on the disk that cannot be read. One that lies behind a network says the same of an
-/// outage, which ends.
+/// Whether file systems report an unreadable place of the disk with this error. A network file
+/// system also reports an outage with it, which ends, so it does not count.
 fn is_bad_medium(file: &File, error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     let bad = matches!(errno, Some(Errno::IO | Errno::NODATA | Errno::UCLEAN | Errno::ILSEQ));
@@ -499,19 +504,19 @@ const NETWORK_FILE_SYSTEMS: [u32; 11] = [
     0x7461_636f,
 ];
 
-/// Why a file was not read, and whether trying again can help.
+/// Why a read of a file failed, and whether another attempt can help.
 fn failed(path: &Path, error: &std::io::Error) -> GetError {
     let damaged = |what: &str| GetError::Damaged(format!("{} {what}", path.display()));
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         None if error.kind() == ErrorKind::InvalidData => damaged("is no file"),
         None if error.kind() == ErrorKind::FileTooLarge => damaged("is larger than any object"),
-        // A link, a file where a directory was, a device without a driver or a socket.
+        // A link, a file in the place of a directory, a device without a driver, or a socket.
         Some(Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::ISDIR) => damaged("is no file"),
         _ => GetError::Failed(format!("cannot read {}: {error}", path.display())),
     }
 }
 
-/// Gives a file another name unless that is taken.
+/// Renames a file, unless the new name exists.
 fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // Some file systems do not know the flag.
@@ -720,7 +725,7 @@ mod tests {
         assert!(!dir.path().join("tmp/17").exists());
     }
 
-    /// Numbers for docs/decisions/objects.md; LONGHAUL_BENCH_DIR is on the disk to measure.
+    /// Numbers for docs/decisions/objects.md. LONGHAUL_BENCH_DIR has to be on the disk to measure.
     #[tokio::test]
     #[ignore = "a measurement"]
     #[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]

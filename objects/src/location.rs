@@ -1,4 +1,4 @@
-//! What `--data` of a store says: where its objects are.
+//! The value of `--data` of a store: the location of its objects.
 
 use anyhow::{Context as _, Result};
 use longhaul_base::Usage;
@@ -23,19 +23,19 @@ pub enum Location {
         /// Beginning of the names of all objects there; may be empty. No slash at either end.
         prefix: String,
     },
-    /// The memory of the store's process, at most so many bytes of it. Nothing survives the process.
+    /// The memory of the store's process, up to a limit. Nothing survives the process.
     Memory {
-        /// Bytes of objects.
+        /// Most bytes of objects.
         limit_bytes: u64,
     },
 }
 
 impl Location {
-    /// Takes the value of `--data` apart: a directory, `s3://BUCKET/PREFIX`, `file:///PATH`, `mem://` or
+    /// Parses the value of `--data`: a directory, `s3://BUCKET/PREFIX`, `file:///PATH`, `mem://` or
     /// `mem://SIZE`.
     ///
     /// # Errors
-    /// [`Usage`], if it names no engine there is or what cannot be.
+    /// [`Usage`], if the value names no existing object store, or an impossible location.
     pub fn parse(data: &Path) -> Result<Location> {
         let Some((scheme, rest)) = data.to_str().and_then(|text| text.split_once("://")) else {
             return Ok(Location::Directory(data.to_owned()));
@@ -69,7 +69,8 @@ impl Location {
         let part = |part: &str| {
             !part.is_empty() && part != "." && part != ".." && part.bytes().all(allowed)
         };
-        // Such names need no escaping anywhere, and are directories where a server keeps objects as files.
+        // Such names need no escaping anywhere. If a server keeps objects as files, they are
+        // directories.
         if !prefix.is_empty() && (prefix.len() > 512 || !prefix.split('/').all(part)) {
             return Err(usage(format!(
                 "--data s3://{text}: a prefix is made of letters, digits, dots, dashes and underscores, with single \

@@ -1,7 +1,6 @@
 //! Objects in the memory of the process, to measure the rest of a store without its disk.
 //!
-//! Nothing survives the process. What they take is bounded: a put beyond the limit fails as one does on
-//! a disk that is full.
+//! Nothing survives the process. The memory has a limit: a put beyond it fails as on a full disk.
 
 use super::{GetError, ObjectMeta, Objects, PutError};
 use async_trait::async_trait;
@@ -11,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What an object takes besides its bytes: its name, and its place in the map. An estimate.
+/// Memory of an object besides its bytes: its name, and its place in the map. An estimate.
 const OBJECT_BYTES: u64 = 256;
 
 /// Objects in memory.
@@ -27,12 +26,12 @@ struct Inner {
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Bytes>,
-    /// Of the objects that are there and those that are being put.
+    /// Bytes of the objects, including those of unfinished puts.
     used_bytes: u64,
 }
 
 impl MemoryObjects {
-    /// No objects, and room for so many bytes of them.
+    /// No objects, and room for `limit_bytes` of them.
     pub fn new(limit_bytes: u64) -> MemoryObjects {
         MemoryObjects { inner: Arc::new(Inner { limit_bytes, state: Mutex::default() }) }
     }
@@ -43,7 +42,7 @@ fn cost(bytes: usize) -> u64 {
 }
 
 impl Inner {
-    /// Each change under it is whole: it stays usable after a panic.
+    /// Each change with the lock held is whole: the state stays usable after a panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,7 +65,8 @@ impl Inner {
             }
             state.used_bytes = used;
         }
-        // A copy: the parts may belong to buffers that are larger, or used again by whoever received them.
+        // A copy: the parts may belong to larger buffers, or to buffers that their receiver uses
+        // again.
         let data = Bytes::from(data.concat());
         let mut state = self.lock();
         if state.objects.contains_key(&key) {
@@ -90,7 +90,7 @@ impl Inner {
 impl Objects for MemoryObjects {
     async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
         let (inner, key) = (self.inner.clone(), key.to_owned());
-        // Copying a segment takes a millisecond, which others would wait for.
+        // A copy of a segment takes a millisecond, for which others would wait.
         let put = tokio::task::spawn_blocking(move || inner.put(key, &data)).await;
         put.map_err(|error| PutError::Failed(format!("a thread of ours failed: {error}")))?
     }
@@ -144,7 +144,7 @@ mod tests {
             panic!("there was no room");
         };
         assert!(error.contains("no space left for v/2/seg/2"), "{error}");
-        // One that exists does not say that there is no room.
+        // The error for an existing object does not mean that there is no room.
         assert_eq!(objects.put("v/1/seg/1", data(2)).await, Err(PutError::Exists));
         assert_eq!(objects.get("v/1/seg/1", None).await.unwrap(), vec![1; 1000]);
         objects.delete("v/1/seg/1").await.unwrap();

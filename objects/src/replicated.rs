@@ -1,7 +1,9 @@
-//! Objects with a second place, where all that is done to them is repeated ([`longhaul_core::store::replica`]).
+//! Objects with a replica, on which the store repeats all changes
+//! ([`longhaul_core::store::replica`]).
 //!
-//! Reads, lists and claims are those of home. If it is *in step*, what changes objects is not done before it is done at both
-//! places; else it is repeated behind.
+//! Reads, lists and claims use the objects at home. If replication is *in step*, a change of
+//! objects is done only when it is done at home and on the replica. Otherwise the replica follows
+//! later.
 
 use super::{
     CacheReport, Copies, GetError, ObjectMeta, ObjectOperation, Objects, PutError, Usage, execute,
@@ -17,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
-/// Objects that may have a second place.
+/// Objects that may have a replica.
 pub struct Replicated {
     shared: Arc<Shared>,
 }
@@ -26,7 +28,7 @@ struct Shared {
     home: Arc<dyn Objects>,
     origin: Instant,
     active: Mutex<Option<Active>>,
-    /// Why the second place is not this one's any more.
+    /// Why this store does not own the replica any more.
     fenced: watch::Sender<Option<String>>,
 }
 
@@ -35,43 +37,43 @@ struct Active {
     away: Arc<dyn Objects>,
     in_step: bool,
     waiting: HashMap<u64, Waiting>,
-    /// What comes back from an earlier second place is nobody's.
+    /// Distinguishes this replica from earlier ones, whose late results do not count.
     number: u64,
     timer: Option<Time>,
-    /// When it began to be in step, and what had been done then.
+    /// The moment at which `in_step` last changed: operations before it do not count as in step.
     since: Moment,
 }
 
-/// How replication is doing.
+/// The state of replication.
 #[derive(Clone, Debug)]
 pub struct Replication {
-    /// What the machine says.
+    /// The status of the machine.
     pub status: Status,
-    /// How long the oldest operation that is not repeated has been waiting.
+    /// The age of the oldest operation that the replica has not repeated.
     pub lag: Duration,
-    /// If what changes objects waits for the second place: of how many volumes something is missing there that did not.
+    /// In step only: the number of volumes whose replica lacks changes that did not wait for it.
     pub behind: Option<usize>,
-    /// Why nothing is repeated any more.
+    /// Why the store repeats nothing any more.
     pub fenced: Option<String>,
 }
 
-/// What became of bringing an object back.
+/// The outcome of restoring an object from the replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Brought {
-    /// It is what it was.
+    /// The object has its content again.
     Back,
-    /// There is no second place, or it is somebody else's.
+    /// No replica exists, or another store owns it.
     NoPlace,
-    /// It is not there either: it has been deleted, or never got there.
+    /// The replica does not have the object: it was deleted, or has not arrived.
     Missing,
-    /// What is there is damaged, too.
+    /// The object of the replica is damaged, too.
     Unsound,
-    /// It cannot be read there or written here: why.
+    /// The read from the replica or the write here failed, for this reason.
     Failed(String),
 }
 
 impl Replicated {
-    /// With no second place.
+    /// Objects without a replica.
     pub fn new(home: Arc<dyn Objects>) -> Replicated {
         let shared = Shared {
             home,
@@ -82,7 +84,7 @@ impl Replicated {
         Replicated { shared: Arc::new(shared) }
     }
 
-    /// Everything is repeated there from now on; nothing is known of what is there.
+    /// Begins to repeat all changes on a replica. Knows nothing of the objects there yet.
     pub fn begin(&self, away: Arc<dyn Objects>) {
         let mut active = self.shared.lock();
         let number = active.as_ref().map_or(0, |active| active.number) + 1;
@@ -99,24 +101,24 @@ impl Replicated {
         });
     }
 
-    /// The objects there are to be reached in this way from now on.
+    /// Replaces the way to reach the replica.
     pub fn set_away(&self, away: Arc<dyn Objects>) {
         if let Some(active) = &mut *self.shared.lock() {
             active.away = away;
         }
     }
 
-    /// There is no second place any more.
+    /// Ends replication.
     pub fn end(&self) {
         *self.shared.lock() = None;
     }
 
-    /// Whether there is one.
+    /// Whether there is a replica.
     pub fn is_active(&self) -> bool {
         self.shared.lock().is_some()
     }
 
-    /// What changes objects waits for the second place from now on, or no longer.
+    /// Sets whether changes of objects wait for the replica from now on.
     pub fn set_in_step(&self, in_step: bool) {
         if let Some(active) = &mut *self.shared.lock() {
             active.in_step = in_step;
@@ -127,7 +129,7 @@ impl Replicated {
         }
     }
 
-    /// Finds out what is missing of these volumes, and of the catalog.
+    /// Finds out what the replica lacks of these volumes, and of the catalog.
     pub fn visit(&self, volumes: impl IntoIterator<Item = VolumeId>) {
         let now = self.shared.now();
         if let Some(active) = &mut *self.shared.lock() {
@@ -139,7 +141,7 @@ impl Replicated {
         Shared::pump(&self.shared);
     }
 
-    /// Finds out what is missing of one volume.
+    /// Finds out what the replica lacks of one volume.
     pub fn visit_volume(&self, volume: VolumeId) {
         let now = self.shared.now();
         if let Some(active) = &mut *self.shared.lock() {
@@ -148,20 +150,22 @@ impl Replicated {
         Shared::pump(&self.shared);
     }
 
-    /// Whether the catalog, and whatever it names, has been visited since all this began.
+    /// Whether replication has visited the catalog, and everything that it names, since its
+    /// beginning.
     pub fn has_visited(&self) -> bool {
         let active = self.shared.lock();
         active.as_ref().is_some_and(|active| active.machine.has_visited())
     }
 
-    /// Whether all that is said to be committed of a volume from now on is at both places.
+    /// Whether all batches of a volume that the store commits from now on are at home and on the
+    /// replica.
     pub fn is_in_step(&self, volume: VolumeId) -> bool {
         self.shared.lock().as_ref().is_some_and(|active| {
             active.in_step && active.machine.has_repeated(StreamId::Volume(volume), active.since)
         })
     }
 
-    /// How it is doing; `None` without a second place.
+    /// The state of replication; `None` without a replica.
     pub fn replication(&self) -> Option<Replication> {
         let now = self.shared.now();
         let active = self.shared.lock();
@@ -173,13 +177,13 @@ impl Replicated {
         Some(Replication { status, lag, behind, fenced })
     }
 
-    /// Says why, when somebody has gone on at the second place.
+    /// Gives the reason when another store has taken over the replica.
     pub fn fenced(&self) -> watch::Receiver<Option<String>> {
         self.shared.fenced.subscribe()
     }
 
-    /// Gives an object that is damaged or missing at home the content that it has at the second place, if `is_sound` says that
-    /// it is sound.
+    /// Restores a damaged or missing object at home from the replica. `is_sound` decides whether
+    /// the replica's content is sound.
     pub async fn bring_back(&self, key: &str, is_sound: impl FnOnce(&Bytes) -> bool) -> Brought {
         let away = match &*self.shared.lock() {
             Some(active) if active.machine.fenced().is_none() => active.away.clone(),
@@ -198,7 +202,7 @@ impl Replicated {
         }
     }
 
-    /// Nobody who gives up waiting takes with him that it is repeated.
+    /// Runs `work` in a task of its own, so that it goes on if the caller gives up waiting.
     async fn detached<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, String>> + Send + 'static,
@@ -207,7 +211,7 @@ impl Replicated {
         ended.map_err(|error| format!("a task of ours failed: {error}"))?
     }
 
-    /// Waits until everything has been repeated.
+    /// Waits until the replica has all changes.
     pub async fn settle(&self) {
         let idle = || {
             let active = self.shared.lock();
@@ -220,7 +224,7 @@ impl Replicated {
 }
 
 impl Shared {
-    /// Each change under it is whole: it stays usable after a panic.
+    /// Each change with the lock held is whole: the state stays usable after a panic.
     fn lock(&self) -> MutexGuard<'_, Option<Active>> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -233,7 +237,8 @@ impl Shared {
         self.lock().as_ref().map(|active| active.machine.begin())
     }
 
-    /// Has the machine take something, which it may number, and begins what it wants to. Returns what to wait for.
+    /// Gives the machine an input, which it may number, and begins its operations. Returns a
+    /// receiver to wait for, if the caller has to wait.
     fn tell(
         shared: &Arc<Shared>,
         always: bool,
@@ -254,7 +259,7 @@ impl Shared {
         done
     }
 
-    /// Begins what the machine wants done, and tells those who wait for what is.
+    /// Begins the machine's operations, and notifies the waiters of those that are done.
     fn pump(shared: &Arc<Shared>) {
         let now = shared.now();
         let mut guard = shared.lock();
@@ -282,7 +287,7 @@ impl Shared {
             }
         }
         if let Some(reason) = active.machine.fenced() {
-            // Nobody is told that it is done.
+            // No waiter hears that its operation is done.
             active.waiting.clear();
             let reason = Some(reason.to_owned());
             shared.fenced.send_if_modified(|fenced| {
@@ -337,19 +342,19 @@ impl Shared {
     }
 }
 
-/// Who waits, and whether also where nothing is in step.
+/// A waiter, and whether it waits even if replication is not in step.
 struct Waiting {
     done: oneshot::Sender<()>,
     always: bool,
 }
 
-/// How waiting ended.
+/// The end of a wait.
 enum Ended {
-    /// It is done at both places, or need not be at the second one.
+    /// The change is done at both places, or the replica need not have it.
     Done,
-    /// There is no second place any more.
+    /// Replication has ended.
     GivenUp,
-    /// It is somebody else's.
+    /// Another store owns the replica.
     Lost,
 }
 
@@ -368,8 +373,8 @@ impl Objects for Replicated {
         let (shared, key) = (self.shared.clone(), key.to_owned());
         let put = self.detached(async move {
             let result = shared.home.put(&key, data.clone()).await;
-            // A copy: what came over a link counts for its session as long as anything holds on to it, and the second
-            // place may be away for long.
+            // A copy: bytes of a link count for their session as long as anything holds them. The
+            // replica may be out of reach for long.
             let there = match &result {
                 Ok(()) => Some([Bytes::from(data.concat())]),
                 Err(PutError::Exists) => None,
@@ -428,7 +433,7 @@ impl Objects for Replicated {
         self.shared.home.list_after(prefix, after).await
     }
 
-    /// At home only: what is there is what it was.
+    /// At home only: the replica still has the same content.
     async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
         self.shared.home.restore(key, data).await
     }
@@ -441,7 +446,7 @@ impl Objects for Replicated {
         self.detached(async move {
             let of_volume = matches!(StreamId::of(&key), Some(StreamId::Volume(_)));
             let waiting = if of_volume {
-                // Only when it may go, at both places.
+                // The deletion happens when it is allowed, at both places.
                 Shared::tell(&shared, true, |machine, now, wanted| {
                     machine.delete(now, &key, wanted)
                 })
@@ -451,7 +456,7 @@ impl Objects for Replicated {
                     machine.deleted(now, began, &key, wanted)
                 })
             };
-            // What is at home only need not wait.
+            // A change that concerns only home need not wait.
             let at_once = of_volume && waiting.is_none();
             match shared.ended(waiting).await {
                 Ended::Lost => Err(Ended::error()),

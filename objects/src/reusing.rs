@@ -1,7 +1,8 @@
-//! A new tree of a location that has an older one: what is to be put and is there already is not sent again.
+//! A new tree of a location that has an older one. Does not send objects that the location has
+//! already.
 //!
-//! An object counts as the same if its length, its first and its last bytes are: every object has a checksum, or a token that
-//! was used once, in its header or its trailer.
+//! An object counts as the same if its length, its first and its last bytes are the same. That is
+//! enough: the header or the trailer of every object holds a checksum, or a token that is unique.
 
 use super::{GetError, ObjectMeta, Objects, PutError};
 use async_trait::async_trait;
@@ -10,22 +11,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes compared at either end.
+/// Bytes to compare at either end.
 const COMPARED_BYTES: u64 = 4096;
 
-/// The objects of a tree that is being made.
+/// The objects of a new tree.
 pub struct Reusing {
     /// All objects of the location.
     base: Arc<dyn Objects>,
     tree: Arc<dyn Objects>,
-    /// What the keys of the two trees begin with.
+    /// The prefixes of the keys of the two trees.
     old: String,
     new: String,
     reused: AtomicU64,
 }
 
 impl Reusing {
-    /// `tree` is what lies below `new`.
+    /// `tree` holds the objects below `new`.
     pub fn new(
         base: Arc<dyn Objects>,
         tree: Arc<dyn Objects>,
@@ -35,7 +36,7 @@ impl Reusing {
         Reusing { base, tree, old, new, reused: AtomicU64::new(0) }
     }
 
-    /// Bytes that have not been sent.
+    /// Bytes that did not have to be sent.
     pub fn reused_bytes(&self) -> u64 {
         self.reused.load(Ordering::Relaxed)
     }
@@ -43,7 +44,7 @@ impl Reusing {
     async fn has(&self, key: &str, data: &[Bytes]) -> bool {
         let bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
         let first = 0..bytes.min(COMPARED_BYTES);
-        // One more than there are.
+        // One byte more than there are, to notice a longer object.
         let last = bytes.saturating_sub(COMPARED_BYTES)..bytes + 1;
         for range in [first, last] {
             let expected = slice(data, range.start..range.end.min(bytes));
@@ -72,11 +73,12 @@ fn slice(data: &[Bytes], range: Range<u64>) -> Bytes {
 #[async_trait]
 impl Objects for Reusing {
     async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
-        // What is small is sent sooner than looked for.
+        // Sending a small object takes less time than looking for it.
         let bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
         let old = format!("{}{key}", self.old);
         if key.starts_with("v/") && bytes > 2 * COMPARED_BYTES && self.has(&old, &data).await {
-            // Where objects are copied one is overwritten without a word: it would be the same.
+            // If the location copies objects, a copy would overwrite this one silently. It would be
+            // the same.
             match self.tree.get(key, Some(0..1)).await {
                 Ok(_) => return Err(PutError::Exists),
                 Err(GetError::NotFound) => {}
@@ -138,7 +140,7 @@ mod tests {
             assert_eq!(tree.get(key, None).await.unwrap(), data.concat(), "{key}");
             assert_eq!(reusing.put(key, data).await, Err(PutError::Exists), "{key}");
         }
-        // The old one is still what it was.
+        // The old object is unchanged.
         assert_eq!(base.get("v/1/seg/2", None).await.unwrap(), object(2).concat());
     }
 }

@@ -1,5 +1,5 @@
-//! Small objects with the line that binds them to their names ([`sealed`]): put behind them here, verified and taken off
-//! here. Nobody above sees it, everybody below carries it along.
+//! Small objects with the line that binds them to their names ([`sealed`]): put behind them here,
+//! verified and taken off here. Nobody above sees it, everybody below carries it along.
 
 use super::{CacheReport, Copies, GetError, ObjectMeta, Objects, PutError, Usage};
 use async_trait::async_trait;

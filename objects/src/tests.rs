@@ -1,10 +1,10 @@
-//! What every engine for objects has to do.
+//! Tests of the contract that every object store has to keep.
 
 use super::*;
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Fills an engine that has no objects below `v/`, and empties it again.
+/// Tests an object store that has no objects below `v/`, and empties it again.
 pub async fn keeps_the_contract(objects: Arc<dyn Objects>) {
     what_is_put_can_be_read_listed_and_deleted(&*objects).await;
     what_was_lost_is_restored(&*objects).await;
@@ -15,7 +15,7 @@ async fn what_was_lost_is_restored(objects: &dyn Objects) {
     let data = Bytes::from(vec![7; 5000]);
     objects.restore("v/1/seg/lost", data.clone()).await.unwrap();
     assert_eq!(objects.put("v/1/seg/lost", vec![data.clone()]).await, Err(PutError::Exists));
-    // Whoever has read it before reads it on.
+    // A reader that has read the object before can read on.
     assert_eq!(objects.get("v/1/seg/lost", Some(4999..5000)).await.unwrap(), data[4999..]);
     objects.restore("v/1/seg/lost", data.clone()).await.unwrap();
     assert_eq!(objects.get("v/1/seg/lost", Some(4999..5000)).await.unwrap(), data[4999..]);

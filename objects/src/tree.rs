@@ -1,4 +1,4 @@
-//! A part of a location: what belongs to volumes below one name, the catalog below another.
+//! A part of a location: the objects of volumes below one name, and the catalog below another.
 //!
 //! ```text
 //! v/…, volumes/…, …                 the first tree of a location: its objects have no name before theirs
@@ -7,8 +7,8 @@
 //! site/…                            which of them counts (docs/formats.md)
 //! ```
 //!
-//! A location that was lost once and is to follow its replica gets a new tree, and keeps the old one until the new one can
-//! be used. Whoever goes on with a replica goes on with a copy of its catalog.
+//! If a lost location has to follow its replica, it gets a new tree. It keeps the old tree until
+//! the new one is usable. A store that takes over a replica goes on with a copy of its catalog.
 
 use super::{CacheReport, Copies, GetError, ObjectMeta, Objects, PutError, Usage};
 use async_trait::async_trait;
@@ -25,13 +25,13 @@ pub const CATALOGS: &str = "catalog/";
 /// A tree of a location, and a catalog.
 pub struct Tree {
     base: Arc<dyn Objects>,
-    /// What all keys of volumes' objects begin with there, and all others.
+    /// Beginning of the keys of all objects of volumes.
     data: String,
     catalog: String,
 }
 
 impl Tree {
-    /// The tree and the catalog with these tokens; those of the first are empty.
+    /// The tree and the catalog with these tokens. An empty token means the first one.
     pub fn open(base: Arc<dyn Objects>, data: &str, catalog: &str) -> Arc<dyn Objects> {
         if data.is_empty() && catalog.is_empty() {
             return base;

@@ -27,8 +27,8 @@ const LARGER_CIRCLES: [(&str, usize); 8] = [
 /// Lines that are longer than they should be, by directory. They only get fewer.
 const LONGER_LINES: [(&str, usize); 12] = [
     ("core", 719),
-    ("base", 54),
-    ("objects", 116),
+    ("base", 2),
+    ("objects", 38),
     ("link", 223),
     ("api", 98),
     ("store", 109),

@@ -1,13 +1,14 @@
 //! Objects in a medium of fixed size.
 //!
-//! The content of an object is written to free blocks and synced; then a record of it is written to the
-//! index and synced; then it is there. Changes that wait for a sync share the next one. The index is a log
-//! in one of two areas; when that is full, what is left of it is written to the other one, which counts
-//! from then on.
+//! A put writes the content to free blocks and syncs it. Then it writes a record to the index and
+//! syncs that. After that the object exists. Changes that wait for a sync share the next one. The
+//! index is a log in one of two areas. When the area is full, the engine writes the records of all
+//! objects to the other area, which counts from then on.
 //!
-//! Promises: whatever the medium keeps of writes that were not synced, after a crash each object whose put
-//! succeeded is there and whole, others are there whole or not at all, what was deleted stays deleted, and
-//! no two share a block. After a write or sync of the index has failed nothing more is written.
+//! Promises: the medium may lose any writes without a sync. After a crash each object whose put
+//! succeeded is there and whole. Other objects are whole or absent. Deleted objects stay deleted.
+//! No two objects share a block. After a write or sync of the index has failed, the engine writes
+//! nothing more.
 
 use super::super::{GetError, ObjectMeta, PutError};
 use super::format::{
@@ -23,20 +24,20 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Largest object that is read whole.
+/// Largest object to read whole.
 const MAX_WHOLE_BYTES: u64 = 1 << 30;
-/// Bytes of the index read at a time where no frame is expected.
+/// Bytes of the index to read at a time where no frame is expected.
 const SCAN_BYTES: u64 = 1 << 20;
-/// Longest record: what a frame of the index may leave unused when everything is written anew.
+/// Longest record. A frame of a newly written index may leave this many bytes unused.
 const MAX_RECORD_BYTES: usize = 16 + MAX_KEY_BYTES + 12 * MAX_EXTENTS;
 
-/// Bytes that can be read and written anywhere, and made durable.
+/// A range of bytes that can be read and written anywhere, and made durable.
 pub trait Medium: Send + Sync {
-    /// Fills `data` from there on.
+    /// Fills `data` from `offset` on.
     fn read_at(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()>;
-    /// Writes all of it; not durable before a sync that begins later has succeeded.
+    /// Writes all of `data`, which is durable after a sync that begins later and succeeds.
     fn write_at(&self, offset: u64, data: &[u8]) -> std::io::Result<()>;
-    /// Makes durable what was written.
+    /// Makes all writes so far durable.
     fn sync(&self) -> std::io::Result<()>;
 }
 
@@ -45,68 +46,68 @@ pub struct Engine<M> {
     medium: M,
     superblock: Superblock,
     state: Mutex<State>,
-    /// Held by who writes to the index. Taken before `state`.
+    /// Held by the thread that writes to the index. Taken before `state`.
     log: Mutex<Log>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Those that are durable.
+    /// The durable objects.
     objects: BTreeMap<String, Arc<Object>>,
     space: Space,
-    /// Deleted, but perhaps still being read: their blocks are not free yet.
+    /// Deleted objects that somebody may still read: their blocks are not free yet.
     graves: Vec<Arc<Object>>,
     /// Bytes of the records of all objects.
     index_bytes: u64,
     waiting: VecDeque<Change>,
-    /// Why nothing is written any more.
+    /// Why the engine writes nothing any more.
     failed: Option<String>,
 }
 
-/// Where the index goes on.
+/// The place of the next frame of the index.
 struct Log {
     area: usize,
     next: FrameId,
-    /// From the start of the area.
+    /// Bytes from the start of the area.
     at: u64,
 }
 
-/// What has come of a change, once that is known.
+/// The outcome of a change, once it is known.
 pub(super) type Outcome = Arc<OnceLock<Result<(), PutError>>>;
 
 /// A change of the index that waits for its turn.
 pub(super) struct Change {
     key: String,
-    /// The object to create; none: to delete.
+    /// The object to create. `None`: delete the object.
     object: Option<Object>,
     outcome: Outcome,
 }
 
-/// What an index says.
+/// The content of an index.
 pub(super) struct Loaded {
     pub superblock: Superblock,
     pub objects: BTreeMap<String, Arc<Object>>,
     space: Space,
     log: Log,
-    /// Copies of headers that are not as the others: where, and what should be there.
+    /// Copies of headers that differ from the valid one: their byte, and the right content.
     repairs: Vec<(u64, [u8; HEADER_BYTES])>,
 }
 
-/// How much there is.
+/// The space in use.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// Objects.
     pub objects: usize,
-    /// Bytes that they take.
+    /// Bytes of the objects.
     pub used_bytes: u64,
-    /// Bytes that there are for objects.
+    /// Bytes for objects.
     pub total_bytes: u64,
 }
 
-/// Makes a medium that holds nothing one that holds no objects. Only the last write makes it a store's.
+/// Formats an empty medium as a store without objects. Only the last write makes it a store's.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If a write fails.
 pub fn format(medium: &impl Medium, superblock: &Superblock) -> std::io::Result<()> {
     let header = AreaHeader { identity: superblock.identity, generation: 1, frames: 0 };
     for (area, bytes) in [(0, header.encode()), (1, [0; HEADER_BYTES])] {
@@ -122,10 +123,11 @@ pub fn format(medium: &impl Medium, superblock: &Superblock) -> std::io::Result<
     Ok(())
 }
 
-/// The superblock: the first one, or the second if that is damaged. `None` if neither was ever written.
+/// Reads the first superblock, or the second if the first is damaged. `None` if nobody ever wrote
+/// either.
 ///
 /// # Errors
-/// If the medium cannot be read, or it is of a later version.
+/// If a read fails, or the medium is of a later version.
 pub fn superblock(medium: &impl Medium) -> Result<Option<Superblock>> {
     let mut found = Vec::new();
     for at in SUPERBLOCKS {
@@ -154,10 +156,10 @@ fn block(header: &[u8; HEADER_BYTES]) -> Vec<u8> {
     out
 }
 
-/// Reads the index and changes nothing. What is not durable must not be visible in the medium any more.
+/// Reads the index and changes nothing. Reads of the medium must return durable data only.
 ///
 /// # Errors
-/// If it cannot be read, is damaged, or there is none.
+/// If a read fails, or the index is damaged or missing.
 pub(super) fn load(medium: &impl Medium) -> Result<Loaded> {
     let superblock = superblock(medium)?.context("both superblocks are damaged")?;
     let geometry = superblock.geometry;
@@ -208,7 +210,7 @@ pub(super) fn load(medium: &impl Medium) -> Result<Loaded> {
     Ok(Loaded { superblock, objects, space, log, repairs })
 }
 
-/// The header of an area that counts: of its two copies the newer one, if they differ.
+/// The valid header of an area. If its two copies differ, the newer one counts.
 fn area_header(
     medium: &impl Medium,
     superblock: Superblock,
@@ -229,7 +231,7 @@ fn area_header(
         }
     }
     match damaged {
-        // What the area holds may be newer than what the other one does.
+        // This area may be newer than the other one, so the other one must not count.
         Some((at, why)) if found.is_none() => {
             bail!("the index is damaged: header of an area at byte {at}: {why}")
         }
@@ -275,7 +277,8 @@ fn replay(
         log.at += format::frame_bytes(body.len());
         log.next.number += 1;
     }
-    // One frame at a time is written and synced. A later one says that this one was.
+    // The engine writes and syncs one frame at a time. A later frame proves that this one was
+    // durable.
     let mut at = log.at + BLOCK;
     while at < geometry.area_bytes {
         let length = SCAN_BYTES.min(geometry.area_bytes - at);
@@ -301,10 +304,10 @@ fn replay(
 }
 
 impl<M: Medium> Engine<M> {
-    /// Opens a medium that was [formatted](format). What is visible in it has to be durable.
+    /// Opens a [formatted](format) medium. Reads of it must return durable data only.
     ///
     /// # Errors
-    /// As [`load`], or if a damaged copy of a header cannot be written again.
+    /// Those of [`load`]. Also if a damaged copy of a header cannot be written again.
     pub fn open(medium: M) -> Result<Engine<M>> {
         let Loaded { superblock, objects, space, log, repairs } = load(&medium)?;
         for (at, bytes) in &repairs {
@@ -320,23 +323,23 @@ impl<M: Medium> Engine<M> {
         Ok(Engine { medium, superblock, state: Mutex::new(state), log: Mutex::new(log) })
     }
 
-    /// Whose it is.
+    /// The superblock, which says whose medium it is.
     pub fn superblock(&self) -> Superblock {
         self.superblock
     }
 
-    /// What it is written to.
+    /// The medium.
     pub fn medium(&self) -> &M {
         &self.medium
     }
 
-    /// Ends it. What is durable was durable before.
+    /// Ends the engine. All durable objects were durable before.
     #[cfg(test)]
     pub fn into_medium(self) -> M {
         self.medium
     }
 
-    /// How much there is.
+    /// The space in use.
     pub fn usage(&self) -> Usage {
         let mut state = self.state();
         state.bury();
@@ -344,7 +347,7 @@ impl<M: Medium> Engine<M> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic leaves it half changed: a failure to write is latched in it.
+        // A panic leaves no half change: the state latches a failure to write.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -360,7 +363,7 @@ impl<M: Medium> Engine<M> {
     /// Deletes an object; durable when it succeeds.
     ///
     /// # Errors
-    /// Why it may still be there.
+    /// Why the object may still exist.
     pub fn delete(&self, key: &str) -> Result<(), String> {
         match self.settle(&self.prepare_delete(key)) {
             Ok(()) => Ok(()),
@@ -369,11 +372,11 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Writes the content of an object once more, where it is, if it is the one that was put; or puts it. Durable when it
-    /// succeeds.
+    /// Writes the content of an object again, in the same place, if it equals that of the put. Puts
+    /// the object if it does not exist. Durable when it succeeds.
     ///
     /// # Errors
-    /// Why it may still be as it was.
+    /// Why the object may be unchanged.
     pub fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
         let (object, failed) = {
             let state = self.state();
@@ -427,7 +430,7 @@ impl<M: Medium> Engine<M> {
         let mut content = Vec::with_capacity(bytes.next_multiple_of(BLOCK) as usize);
         data.iter().for_each(|part| content.extend_from_slice(part));
         let crc = crc32c::crc32c(&content);
-        // To whole blocks, so that nothing has to be read for it.
+        // Fill up to whole blocks, so that the write needs no read.
         content.resize(bytes.next_multiple_of(BLOCK) as usize, 0);
         let mut rest = &content[..];
         for extent in &extents {
@@ -442,12 +445,14 @@ impl<M: Medium> Engine<M> {
         Ok(self.state().enqueue(key, Some(object)))
     }
 
-    /// Queues the record of a deletion. If the object is about to be created, the order of the changes decides.
+    /// Queues the record of a deletion. If a put of the object is under way, the order of the
+    /// changes decides.
     pub(super) fn prepare_delete(&self, key: &str) -> Outcome {
         self.state().enqueue(key, None)
     }
 
-    /// Waits until a change has come to its end, by making it, with all that wait, if nobody else does.
+    /// Waits for the outcome of a change. If nobody else does, makes the change with all others
+    /// that wait.
     pub(super) fn settle(&self, outcome: &OnceLock<Result<(), PutError>>) -> Result<(), PutError> {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -458,7 +463,7 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Makes as many of the changes that wait as one frame can hold.
+    /// Makes as many of the waiting changes as one frame can hold.
     fn turn(&self, log: &mut Log) {
         let mut batch = Batch::default();
         {
@@ -474,7 +479,7 @@ impl<M: Medium> Engine<M> {
                 "cannot write to the device: {error}; nothing more is written to it until the store is restarted: check \
                  the disk"
             );
-            // A sync is not tried again: what it could not store may count as stored then.
+            // Do not try a sync again: the second one may count lost data as stored.
             state.failed.get_or_insert(error.clone());
             drop(state);
             batch.outcomes.iter_mut().for_each(|(_, outcome)| {
@@ -498,7 +503,7 @@ impl<M: Medium> Engine<M> {
             }
         }
         for (slot, outcome) in batch.outcomes {
-            // Each is set once.
+            // Only this thread sets it, and once.
             let _ = slot.set(outcome);
         }
     }
@@ -520,7 +525,7 @@ impl<M: Medium> Engine<M> {
         Ok(())
     }
 
-    /// Writes the records of all objects to the other area, and goes on there.
+    /// Writes the records of all objects to the other area, which counts from then on.
     fn compact(&self, log: &mut Log) -> std::io::Result<()> {
         let area = 1 - log.area;
         let begin = self.superblock.geometry.area(area);
@@ -544,12 +549,12 @@ impl<M: Medium> Engine<M> {
         Ok(())
     }
 
-    /// An object, which stays where it is for as long as it is held.
+    /// Finds an object. It stays in its place as long as the caller holds it.
     pub fn find(&self, key: &str) -> Result<Arc<Object>, GetError> {
         self.state().objects.get(key).cloned().ok_or(GetError::NotFound)
     }
 
-    /// Reads an object, or what there is of a range of it.
+    /// Reads an object, or the existing part of a range of it.
     ///
     /// # Errors
     /// See [`GetError`].
@@ -576,7 +581,7 @@ impl<M: Medium> Engine<M> {
     }
 }
 
-/// Those of the objects whose names begin with `prefix`, in order.
+/// The objects whose names begin with `prefix`, in order.
 pub(super) fn list(objects: &BTreeMap<String, Arc<Object>>, prefix: &str) -> Vec<ObjectMeta> {
     let from = objects.range(prefix.to_owned()..);
     from.take_while(|(key, _)| key.starts_with(prefix))
@@ -584,7 +589,7 @@ pub(super) fn list(objects: &BTreeMap<String, Arc<Object>>, prefix: &str) -> Vec
         .collect()
 }
 
-/// What there is of a range of an object.
+/// Reads the existing part of a range of an object.
 pub(super) fn read(
     medium: &impl Medium,
     object: &Object,
@@ -602,7 +607,7 @@ pub(super) fn read(
     Ok(data.into())
 }
 
-/// Where on the medium a range of an object is, which it has.
+/// The ranges of the medium that hold a range of an object. The object has to have the range.
 pub fn places(extents: &[Extent], range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let mut before = 0;
     extents.iter().filter_map(move |extent| {
@@ -649,7 +654,7 @@ impl State {
         outcome
     }
 
-    /// Frees the blocks of what is deleted and not being read any more.
+    /// Frees the blocks of deleted objects that nobody reads any more.
     fn bury(&mut self) {
         let State { graves, space, .. } = self;
         graves.retain(|object| {
@@ -679,22 +684,22 @@ impl State {
     }
 }
 
-/// Changes that are made together.
+/// Changes that the engine makes together.
 #[derive(Default)]
 struct Batch {
     body: Vec<u8>,
-    /// What there is afterwards, of what changes.
+    /// The objects that the changes create, and `None` for those that they delete.
     changed: BTreeMap<String, Option<Arc<Object>>>,
     /// Whether there is new content.
     creates: bool,
-    /// What came of them if the frame is written, and who waits for it.
+    /// The results of the changes if the frame is written, and where to store them.
     outcomes: Vec<(Outcome, Result<(), PutError>)>,
     /// Blocks that nothing refers to.
     unused: Vec<Box<[Extent]>>,
 }
 
 impl Batch {
-    /// Takes the changes in their order, until there is no more room in a frame.
+    /// Takes the changes in their order, until the frame has no more room.
     fn take(&mut self, state: &mut State, index_limit: u64, geometry: Geometry) {
         let mut index_bytes = state.index_bytes;
         while let Some(change) = state.waiting.front() {
@@ -732,7 +737,7 @@ impl Batch {
                 None if there => {
                     format::encode_delete(&key, &mut self.body);
                     if let Some(Some(object)) = self.changed.insert(key, None) {
-                        // It was created in this very frame.
+                        // This frame itself creates it.
                         self.unused.push(object.extents.clone());
                     }
                     Ok(())

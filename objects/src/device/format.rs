@@ -1,20 +1,21 @@
-//! What is on a device besides the content of objects: superblocks, and the index in its two areas.
+//! The formats on a device besides the content of objects: superblocks, and the index in its two
+//! areas.
 //!
-//! `docs/formats.md` draws it. Everything here takes bytes and gives bytes; whatever they are, nothing
-//! panics, and what is accepted is within the device.
+//! `docs/formats.md` draws them. The functions here parse and encode bytes. They never panic,
+//! whatever the bytes are, and only accept ranges within the device.
 
 use std::ops::Range;
 
-/// Unit of space, and of the index. What is written is a multiple of it, so that no write touches bytes that an
-/// earlier one made durable.
+/// Unit of space, and of the index. Each write is a multiple of it, so that no write touches bytes
+/// that an earlier one made durable.
 pub const BLOCK: u64 = 4096;
-/// Where the superblocks are.
+/// Bytes at which the superblocks begin.
 pub const SUPERBLOCKS: [u64; 2] = [0, BLOCK];
-/// Where the first area of the index begins. Before it there is nothing but the superblocks.
+/// Byte at which the first area of the index begins. Only the superblocks come before it.
 pub const AREAS_AT: u64 = 1 << 20;
-/// Where the headers of an area are, from its start.
+/// Bytes at which the headers of an area begin, from its start.
 pub const AREA_HEADERS: [u64; 2] = [0, BLOCK];
-/// Where its frames begin.
+/// Byte at which its frames begin.
 pub const FRAMES_AT: u64 = 2 * BLOCK;
 /// A superblock or the header of an area: one sector, which a disk writes whole or not at all.
 pub const HEADER_BYTES: usize = 512;
@@ -26,11 +27,12 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024 - FRAME_HEADER_BYTES;
 pub const MAX_EXTENTS: usize = 64;
 /// Longest name of an object.
 pub const MAX_KEY_BYTES: usize = 1024;
-/// Smallest area: with three quarters of its frames full of objects there is room for one more of any size.
+/// Smallest area. With three quarters of its frames full of objects it has room for one more of any
+/// size.
 pub const MIN_AREA_BYTES: u64 = 512 << 10;
 /// Smallest device.
 pub const MIN_DEVICE_BYTES: u64 = 64 << 20;
-/// Largest object: its blocks have to be countable in an extent.
+/// Largest object: an extent has to be able to count its blocks.
 pub const MAX_OBJECT_BYTES: u64 = 1 << 40;
 
 const SUPERBLOCK: &[u8; 8] = b"LHDEVICE";
@@ -40,10 +42,10 @@ const VERSION: u16 = 1;
 const CREATE: u8 = 1;
 const DELETE: u8 = 2;
 
-/// What is wrong with some bytes.
+/// Why bytes are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// They are not what should be there.
+    /// Not the expected kind of bytes.
     #[error("{0}")]
     Damaged(&'static str),
     /// A later version wrote them.
@@ -53,17 +55,18 @@ pub enum FormatError {
 
 use FormatError::Damaged;
 
-/// How a device is divided.
+/// The parts of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of the device that are used.
+    /// Bytes of the device in use.
     pub device_bytes: u64,
     /// Bytes of each of the two areas of the index.
     pub area_bytes: u64,
 }
 
 impl Geometry {
-    /// For a device of this size: an area is a 4096th of it, 2 MiB at least and 1 GiB at most.
+    /// The geometry for a device of this size. An area is a 4096th of it, but 2 MiB at least and 1
+    /// GiB at most.
     pub fn new(device_bytes: u64) -> Option<Geometry> {
         let area_bytes = (device_bytes / 4096).next_multiple_of(1 << 20).clamp(2 << 20, 1 << 30);
         let device_bytes = device_bytes / BLOCK * BLOCK;
@@ -89,17 +92,17 @@ impl Geometry {
     }
 }
 
-/// Says that a device is a store's, and whose.
+/// Says that a device belongs to a store, and to which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// The installation.
     pub identity: u128,
-    /// How the device is divided.
+    /// The parts of the device.
     pub geometry: Geometry,
 }
 
 impl Superblock {
-    /// Its bytes.
+    /// Encodes the superblock.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = header(SUPERBLOCK, BLOCK as u32, self.identity);
         put(&mut out, 32, &self.geometry.device_bytes.to_le_bytes());
@@ -107,10 +110,10 @@ impl Superblock {
         seal(out)
     }
 
-    /// Reads one.
+    /// Parses a superblock.
     ///
     /// # Errors
-    /// If it is none, or makes no sense.
+    /// If the bytes are not a superblock, or its values are impossible.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Superblock, FormatError> {
         let (number, identity) = unseal(SUPERBLOCK, bytes)?;
         if u64::from(number) != BLOCK {
@@ -125,29 +128,29 @@ impl Superblock {
     }
 }
 
-/// Begins an area of the index. It is written once the frames that it counts are durable.
+/// Begins an area of the index. The engine writes it after the frames that it counts are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AreaHeader {
     /// The installation.
     pub identity: u128,
     /// The area with the higher one counts.
     pub generation: u64,
-    /// Frames that were there before this header.
+    /// Frames that were written before this header.
     pub frames: u32,
 }
 
 impl AreaHeader {
-    /// Its bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = header(AREA, self.frames, self.identity);
         put(&mut out, 32, &self.generation.to_le_bytes());
         seal(out)
     }
 
-    /// Reads one; `None` where nothing was ever written.
+    /// Parses a header; `None` if nobody ever wrote one.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the bytes are not a header.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Option<AreaHeader>, FormatError> {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(None);
@@ -157,52 +160,52 @@ impl AreaHeader {
     }
 }
 
-/// Which frame it is: of which installation and generation, and its number there.
+/// Identifies a frame: its installation, its generation, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameId {
     /// The installation.
     pub identity: u128,
-    /// Of the area.
+    /// The generation of its area.
     pub generation: u64,
-    /// From 0.
+    /// Counts from 0.
     pub number: u64,
 }
 
-/// Consecutive blocks.
+/// A run of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The first, from the start of the device.
+    /// The first block, from the start of the device.
     pub block: u64,
-    /// How many; never none.
+    /// Number of blocks; never 0.
     pub blocks: u32,
 }
 
-/// An object: where its content is, and what it is.
+/// The size, checksum and place of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
     /// Size.
     pub bytes: u64,
     /// CRC32C of the content.
     pub crc: u32,
-    /// Where it is, in order; the last block is filled up with zeroes.
+    /// Its blocks, in order. Zeroes fill up the last one.
     pub extents: Box<[Extent]>,
 }
 
 /// A change of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// An object is there from now on.
+    /// The object exists from now on.
     Create(String, Object),
-    /// It is not.
+    /// The object does not exist any more.
     Delete(String),
 }
 
-/// How many bytes the record of an object takes.
+/// Bytes of the record of an object.
 pub fn create_bytes(key: &str, object: &Object) -> usize {
     16 + key.len() + 12 * object.extents.len()
 }
 
-/// How many bytes the record of a deletion takes.
+/// Bytes of the record of a deletion.
 pub fn delete_bytes(key: &str) -> usize {
     4 + key.len()
 }
@@ -227,7 +230,7 @@ pub fn encode_delete(key: &str, out: &mut Vec<u8>) {
     out.extend(key.as_bytes());
 }
 
-/// A frame of these records, in whole blocks.
+/// Encodes a frame with these records, in whole blocks.
 pub fn encode_frame(id: FrameId, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(frame_bytes(body.len()) as usize);
     out.extend(FRAME);
@@ -243,15 +246,15 @@ pub fn encode_frame(id: FrameId, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Bytes of a frame with so many bytes of records.
+/// Bytes of a frame with `body` bytes of records.
 pub fn frame_bytes(body: usize) -> u64 {
     ((FRAME_HEADER_BYTES + body) as u64).next_multiple_of(BLOCK)
 }
 
-/// The frame at the start of `bytes`: which it is, and its records, not yet read.
+/// The frame at the start of `bytes`: its identity, and the bytes of its records.
 ///
 /// # Errors
-/// If there is none that is whole.
+/// If no whole frame begins there.
 pub fn parse_frame(bytes: &[u8]) -> Result<(FrameId, &[u8]), FormatError> {
     let Some((head, rest)) = bytes.split_at_checked(FRAME_HEADER_BYTES) else {
         return Err(Damaged("it is cut short"));
@@ -268,7 +271,7 @@ pub fn parse_frame(bytes: &[u8]) -> Result<(FrameId, &[u8]), FormatError> {
     Ok((id, body))
 }
 
-/// Bytes of the frame that seems to begin here, as its header says; a block if there is none.
+/// Bytes of the frame that may begin here, by its header; one block if no frame does.
 pub fn frame_length(first: &[u8]) -> u64 {
     match peek_frame(first) {
         Some(_) => frame_bytes((u32_at(first, 4) as usize).min(MAX_BODY_BYTES)),
@@ -276,17 +279,17 @@ pub fn frame_length(first: &[u8]) -> u64 {
     }
 }
 
-/// Which frame seems to begin here; whether it is whole is not looked at.
+/// The identity of the frame that may begin here. Does not check whether the frame is whole.
 pub fn peek_frame(bytes: &[u8]) -> Option<FrameId> {
     let head = bytes.get(..FRAME_HEADER_BYTES).filter(|head| head.starts_with(FRAME))?;
     let (generation, number) = (u64_at(head, 24), u64_at(head, 32));
     Some(FrameId { identity: u128_at(head, 8), generation, number })
 }
 
-/// The records of a frame.
+/// Parses the records of a frame.
 ///
 /// # Errors
-/// If one makes no sense, or is about blocks that are not for objects.
+/// If a record is invalid, or its blocks are not blocks for objects.
 pub fn parse_records(mut body: &[u8], geometry: Geometry) -> Result<Vec<Record>, FormatError> {
     let mut records = Vec::new();
     while !body.is_empty() {
@@ -369,7 +372,7 @@ fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
     out[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// `N` bytes at a place that the caller knows to be there.
+/// `N` bytes at `at`. The caller knows that they exist.
 fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);

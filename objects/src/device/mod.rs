@@ -1,8 +1,9 @@
 //! Objects in a block device, or a file of fixed size, without a file system.
 //!
-//! [`engine`] says how, [`format`] what the bytes are, [`space`] where there is room. Here is what it takes of the
-//! system: the device is opened for one store only, is never taken from anybody else, and is read and
-//! written through the page cache with `fdatasync` (`docs/decisions/objects.md` has the numbers).
+//! [`engine`] keeps the objects, [`format`](self::format) defines the bytes, [`space`] finds room.
+//! This module does the system calls. It opens the device for one store only, and never takes it
+//! away from another user. It reads and writes through the page cache with `fdatasync`
+//! (`docs/decisions/objects.md` has the numbers).
 
 mod engine;
 mod format;
@@ -28,10 +29,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a file system, a partition table or anything else is noticed: it has something here.
+/// A file system, a partition table or anything else has some bytes in this part of a device.
 const LOOKED_AT_BYTES: usize = 1 << 20;
 
-/// How often, and how long, a block device that somebody looks at is waited for.
+/// How often to try again if another process has a block device open for a moment.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
@@ -58,15 +59,16 @@ impl Medium for Disk {
 }
 
 impl DeviceObjects {
-    /// The objects of a device; one that is blank gets a new store without any.
+    /// Opens the objects of a device. A blank device becomes a new store without objects.
     ///
     /// # Errors
-    /// If it cannot be opened, is in use, holds something else, is damaged, or is smaller than it was.
+    /// If the device does not open, is in use, holds something else, is damaged, or is smaller than
+    /// it was.
     pub fn open(path: &Path) -> Result<DeviceObjects> {
         let shown = path.display();
         let file = open(path, true)?;
         let size = size(&file).with_context(|| format!("cannot tell how large {shown} is"))?;
-        // Space that is not there would be noticed by a write that must not fail.
+        // Without this, a write that must not fail could find that the file has no space for it.
         if file.metadata()?.is_file() && size > 0 {
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
                 Ok(()) | Err(Errno::OPNOTSUPP) => {}
@@ -97,7 +99,7 @@ impl DeviceObjects {
         Ok(DeviceObjects { engine: Arc::new(engine) })
     }
 
-    /// The installation whose objects they are.
+    /// The installation that owns the objects.
     pub fn installation(&self) -> u128 {
         self.engine.superblock().identity
     }
@@ -114,8 +116,9 @@ impl DeviceObjects {
 }
 
 impl Disk {
-    /// Makes reads see what the disk holds. The page cache may hold more: what a killed process wrote and did not
-    /// sync, and what a failed sync left behind as clean. An object that is visible has to be durable.
+    /// Makes reads return the content of the disk. The page cache may hold more: writes of a killed
+    /// process without a sync, and pages that a failed sync left behind as clean. But reads must
+    /// return durable objects only.
     fn forget_cached(&self) -> std::io::Result<()> {
         self.0.sync_data()?;
         Ok(rustix::fs::fadvise(&self.0, 0, None, Advice::DontNeed)?)
@@ -138,7 +141,7 @@ fn open(path: &Path, write: bool) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(write);
     if kind.is_block_device() && write {
-        // Refused by the kernel while it is mounted, or part of something.
+        // The kernel refuses this for a device that is mounted or part of something.
         options.custom_flags(libc::O_EXCL);
     }
     let file = match options.open(path) {
@@ -155,7 +158,7 @@ fn open(path: &Path, write: bool) -> Result<File> {
     loop {
         match rustix::fs::flock(&file, lock) {
             Ok(()) => return Ok(file),
-            // udev takes a block device for the moment in which it looks what is on it.
+            // udev takes a block device for a moment to look at its content.
             Err(Errno::WOULDBLOCK) if kind.is_block_device() && tries < LOCK_TRIES => {
                 tries += 1;
                 std::thread::sleep(LOCK_PAUSE);
@@ -181,10 +184,10 @@ fn too_small(path: &Path, size: u64) -> String {
     )
 }
 
-/// Whose the device is; nothing if it is blank.
+/// The superblock of a device; `None` if the device is blank.
 ///
 /// # Errors
-/// If it cannot be read, holds something else, or is smaller than the store on it.
+/// If a read fails, the device holds something else, or it is smaller than the store on it.
 fn look(disk: &Disk, path: &Path, size: u64) -> Result<Option<Superblock>> {
     let shown = path.display();
     if size < format::MIN_DEVICE_BYTES {
@@ -212,7 +215,7 @@ fn look(disk: &Disk, path: &Path, size: u64) -> Result<Option<Superblock>> {
     Ok(None)
 }
 
-/// The objects of a device that no store uses: read, and left as they are.
+/// The objects of a device that no store uses. Only reads them.
 pub struct StoppedDevice {
     disk: Disk,
     path: PathBuf,
@@ -223,13 +226,13 @@ impl StoppedDevice {
     /// Reads the index.
     ///
     /// # Errors
-    /// If the device cannot be read, is in use, has no store, or its index is damaged.
+    /// If a read fails, the device is in use or has no store, or its index is damaged.
     pub fn open(path: &Path) -> Result<StoppedDevice> {
         let shown = path.display();
         let file = open(path, false)?;
         let size = size(&file).with_context(|| format!("cannot tell how large {shown} is"))?;
         let disk = Disk(file);
-        // What the disk has, not what was meant for it.
+        // Read from the disk, not from writes that have not reached it.
         rustix::fs::fadvise(&disk.0, 0, None, Advice::DontNeed)?;
         look(&disk, path, size)?.with_context(|| format!("{shown} is blank: it has no store"))?;
         let loaded = engine::load(&disk).with_context(|| shown.to_string())?;
@@ -246,19 +249,19 @@ impl StoppedDevice {
         engine::list(&self.loaded.objects, prefix)
     }
 
-    /// What there is of a range of an object.
+    /// Reads the existing part of a range of an object.
     ///
     /// # Errors
-    /// If it is not there, or cannot be read.
+    /// If the object does not exist, or a read fails.
     pub fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes> {
         let object = self.loaded.objects.get(key).ok_or(std::io::ErrorKind::NotFound)?;
         engine::read(&self.disk, object, range)
     }
 
-    /// Whether the content of an object is what was written.
+    /// Checks that the content of an object is the content of its put.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why the content is wrong.
     pub fn verify(&self, key: &str) -> Result<(), String> {
         let Some(object) = self.loaded.objects.get(key) else { return Err("it is gone".into()) };
         let (mut crc, mut at) = (0, 0);
@@ -293,7 +296,7 @@ impl Objects for DeviceObjects {
             Ok(object) => object,
             Err(error) => return Some(Err(error)),
         };
-        // In one piece and whole, or the other way sorts it out.
+        // Try one read of one whole piece. The slow path handles all other cases.
         let mut places = engine::places(&object.extents, range.clone());
         let place = places.next().filter(|_| range.end <= object.bytes)?;
         let bytes = usize::try_from(range.end.checked_sub(range.start)?).ok()?;

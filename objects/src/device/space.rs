@@ -1,21 +1,21 @@
-//! Which blocks of a device are free.
+//! The free blocks of a device.
 
 use super::format::{Extent, MAX_EXTENTS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// The free blocks, in runs as long as they can be.
+/// The free blocks, in runs as long as possible.
 #[derive(Debug, Default)]
 pub struct Space {
-    /// First block → how many.
+    /// First block → number of blocks.
     runs: BTreeMap<u64, u64>,
-    /// The same as (how many, first block).
+    /// The same as (number of blocks, first block).
     by_length: BTreeSet<(u64, u64)>,
     free: u64,
 }
 
 impl Space {
-    /// All of these are free.
+    /// Makes all of these blocks free.
     pub fn new(blocks: Range<u64>) -> Space {
         let mut space = Space::default();
         space.insert(blocks.start, blocks.end - blocks.start);
@@ -23,7 +23,7 @@ impl Space {
         space
     }
 
-    /// How many there are.
+    /// Number of free blocks.
     pub fn free_blocks(&self) -> u64 {
         self.free
     }
@@ -40,8 +40,8 @@ impl Space {
         self.by_length.remove(&(blocks, start));
     }
 
-    /// Takes so many blocks, in one piece if one is long enough, else in the longest ones; `None` if there are
-    /// too few, or only in too many pieces.
+    /// Takes `blocks` blocks. If one run is long enough, they are in one piece, else in the longest
+    /// runs. `None` if too few are free, or only in too many pieces.
     pub fn allocate(&mut self, blocks: u64) -> Option<Vec<Extent>> {
         if blocks > self.free {
             return None;
@@ -66,7 +66,7 @@ impl Space {
         Some(extents)
     }
 
-    /// Takes these blocks; false, and nothing is taken, if they are not all free.
+    /// Takes these blocks. If some are not free, takes none and returns false.
     pub fn take(&mut self, extent: Extent) -> bool {
         let (first, count) = (extent.block, u64::from(extent.blocks));
         let Some((&start, &blocks)) = self.runs.range(..=first).next_back() else { return false };
@@ -81,7 +81,7 @@ impl Space {
         true
     }
 
-    /// Gives back what was taken.
+    /// Frees these blocks.
     pub fn free_all(&mut self, extents: &[Extent]) {
         for extent in extents {
             let (mut start, mut blocks) = (extent.block, u64::from(extent.blocks));
@@ -151,7 +151,7 @@ mod tests {
                 prop_assert!(blocks.iter().all(|block| (5..305).contains(block)));
                 prop_assert!(blocks.windows(2).all(|pair| pair[0] < pair[1]));
                 prop_assert_eq!(space.free_blocks(), 300 - blocks.len() as u64);
-                // The same space, built from what is taken.
+                // The same space, built from the taken blocks.
                 let mut again = Space::new(5..305);
                 prop_assert!(given.iter().flatten().all(|extent| again.take(*extent)));
                 prop_assert_eq!(&again.runs, &space.runs);

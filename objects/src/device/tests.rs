@@ -1,4 +1,4 @@
-//! What survives a loss of power, and what is refused.
+//! Tests of losses of power, and of devices that must be refused.
 
 use super::engine::{format, load, superblock};
 use super::format::{AREA_HEADERS, BLOCK, FRAMES_AT, Geometry, MIN_AREA_BYTES, SUPERBLOCKS};
@@ -11,17 +11,17 @@ use std::sync::Mutex;
 const SECTOR: u64 = 512;
 type Sector = [u8; SECTOR as usize];
 
-/// A disk that keeps what was synced, and of the rest whatever chance says: each sector is as it was or as
-/// any of the writes since made it.
+/// A disk that keeps all synced writes, and of the others a random part. Each sector has the
+/// content of the last sync, or of any write since.
 #[derive(Default)]
 struct Torn(Mutex<Sectors>);
 
 #[derive(Clone, Default)]
 struct Sectors {
     durable: BTreeMap<u64, Sector>,
-    /// Since the last sync, in their order.
+    /// Writes since the last sync, in their order.
     written: BTreeMap<u64, Vec<Sector>>,
-    /// Operations until the power goes; `None`: it stays.
+    /// Operations until the power goes. `None`: the power stays.
     fuel: Option<u64>,
 }
 
@@ -88,7 +88,8 @@ impl Medium for Torn {
     }
 }
 
-/// Little space, so that it is used again and again; a small index, so that it is written anew.
+/// Little space, so that the engine uses it again and again. A small index, so that it fills up
+/// often.
 const BLOCKS: u64 = 40;
 
 fn small() -> Superblock {
@@ -103,13 +104,13 @@ fn fresh() -> Torn {
     disk
 }
 
-/// What is asked for at the same time: names, and what to make of each.
+/// A test step; changes of one step run at the same time.
 #[derive(Clone, Debug)]
 enum Step {
     Change(Vec<(u8, Option<(u8, u16)>)>),
-    /// An end in order, and a new start.
+    /// An orderly end, and a new start.
     Restart,
-    /// So many deletions and creations, to bring the index round.
+    /// This many deletions and creations, to fill the index.
     Spin(u8),
 }
 
@@ -130,7 +131,7 @@ fn content(byte: u8, bytes: u16) -> Vec<u8> {
 
 type Contents = BTreeMap<String, Option<Vec<u8>>>;
 
-/// What each name may hold: what was acknowledged last, or anything asked for since.
+/// The possible contents of each name: the last acknowledged one, or any later request.
 #[derive(Clone, Default)]
 struct Model(BTreeMap<String, BTreeSet<Option<Vec<u8>>>>);
 
@@ -149,7 +150,7 @@ impl Model {
         self.0.entry(key.to_owned()).or_insert_with(|| BTreeSet::from([None])).insert(value);
     }
 
-    /// What is there is possible, and from now on certain.
+    /// Checks that the content is possible. From now on it is certain.
     fn observe(&mut self, engine: &Engine<Torn>) {
         let mut found: Contents = self.0.keys().map(|key| (key.clone(), None)).collect();
         for meta in engine.list("") {
@@ -165,10 +166,10 @@ impl Model {
     }
 }
 
-/// Makes changes together; false once the power is gone.
+/// Makes changes together. False once the power is gone.
 fn change(engine: &Engine<Torn>, model: &mut Model, changes: &[(u8, Option<(u8, u16)>)]) -> bool {
     let mut waiting = Vec::new();
-    // What each name would be if all of the changes so far are made, in their order.
+    // The content of each name after the changes so far, in their order.
     let mut after: Contents = Contents::new();
     for (key, object) in changes {
         let key = format!("v/{key}");
@@ -239,7 +240,7 @@ fn run(disk: Torn, model: &mut Model, steps: &[Step]) -> Torn {
     }
     let engine = engine.unwrap();
     for (key, possible) in &model.0 {
-        // What is visible was acknowledged, also while nothing can be written.
+        // Reads return acknowledged content only, also while no write succeeds.
         let now = engine.get(key, None).ok().map(|data| data.to_vec());
         assert!(possible.contains(&now), "{key}");
     }
@@ -268,7 +269,7 @@ proptest! {
     }
 }
 
-/// Chance seldom comes by the moment in which the index is written anew.
+/// Random tests seldom hit the moment in which the engine writes the index anew.
 #[test]
 fn a_loss_of_power_while_the_index_is_written_anew_loses_nothing() {
     let engine = Engine::open(fresh()).unwrap();
@@ -340,12 +341,13 @@ fn damage_of_the_index_is_never_taken_for_its_end() {
     let disk = put(5);
     damage(&disk, frame(1));
     assert!(refused(&disk).contains("a later one is there"), "{}", refused(&disk));
-    // The last one cannot be told from one that was never synced.
+    // The engine cannot tell a damaged last frame from one without a sync.
     let disk = put(5);
     damage(&disk, frame(4));
     assert_eq!(load(&disk).unwrap().objects.len(), 4);
 
-    // One copy of a header is enough, and is copied again; without both nothing is guessed.
+    // One copy of a header is enough, and the engine writes the other again. Without both it
+    // guesses nothing.
     let disk = put(2);
     damage(&disk, area + AREA_HEADERS[0]);
     damage(&disk, SUPERBLOCKS[0]);
@@ -359,7 +361,8 @@ fn damage_of_the_index_is_never_taken_for_its_end() {
     damage(&disk, area + AREA_HEADERS[1]);
     assert!(refused(&disk).contains("header of an area"), "{}", refused(&disk));
 
-    // Of what was written at once when the index was written anew, nothing may be missing.
+    // The engine wrote these frames at once when it wrote the index anew. None of them may be
+    // missing.
     let disk = put(80);
     let second = small().geometry.area(1);
     damage(&disk, second + FRAMES_AT);
@@ -405,7 +408,7 @@ fn an_index_that_is_full_says_so_and_goes_on() {
     assert!((300..400).contains(&count), "{count}");
     let Err(PutError::Failed(error)) = put(count) else { panic!("there is no room") };
     assert!(error.contains("no space left"), "{error}");
-    // However often it has to be written anew.
+    // However often the engine has to write it anew.
     for n in 0..200 {
         engine.delete(&key(n)).unwrap();
         put(count + n).unwrap();
@@ -440,7 +443,7 @@ async fn objects_in_a_file() {
     let objects = DeviceObjects::open(&path).unwrap();
     assert_eq!(objects.installation(), installation);
     assert_eq!(objects.get("v/1/seg/1", None).await.unwrap(), vec![9; 5 << 20]);
-    // What the medium lost is written anew where it was, and nothing else is.
+    // The engine writes the lost content anew in the same place, and nothing else.
     let block = objects.engine.find("v/1/seg/1").unwrap().extents[0].block;
     objects.engine.medium().write_at(block * BLOCK, &[1; 100]).unwrap();
     assert_eq!(objects.get("v/1/seg/1", Some(0..2)).await.unwrap(), [1, 1][..]);

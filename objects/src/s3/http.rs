@@ -1,8 +1,8 @@
-//! The requests to a bucket, beneath `object_store`: each is counted, has a limit in time, and waits
-//! while the bucket asks for fewer of them.
+//! The requests to a bucket, below `object_store`. Each request is counted and has a time limit.
+//! All wait while the bucket asks for fewer requests.
 //!
-//! `object_store` tells its callers little of why a request failed; here the answer is at hand, so it is
-//! noted for whoever judges the operation that the request is part of ([`Call`]).
+//! `object_store` tells its callers little of why a request failed. This module sees the answer. So
+//! it notes the answer for the code that judges the operation of the request ([`Call`]).
 
 use super::usage::{Operation, Outcome, Usage};
 use async_trait::async_trait;
@@ -19,16 +19,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long an answer may take to begin, beside the time for what is sent and received.
+/// How long an answer may take to begin, besides the time for sending and receiving bytes.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// Slowest line that is waited for, in bytes/s: a segment of 5 MiB may take 40 s.
+/// Slowest line that a request waits for, in bytes/s: a segment of 5 MiB may take 40 s.
 const LEAST_RATE: u64 = 256 << 10;
 /// First and longest pause of all requests when the bucket asks for fewer. Each further such answer
 /// doubles it.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// What a copy within the bucket may move: no object is larger. Nothing of it passes by here.
+/// Most bytes that a copy within the bucket may move: no object is larger. They do not pass this
+/// process.
 pub const COPIED_BYTES: u64 = 70 << 20;
-/// Most that is read of the explanation of a failure.
+/// Most bytes to read of the explanation of a failure.
 const MAX_EXPLANATION_BYTES: usize = 16 << 10;
 
 tokio::task_local! {
@@ -36,22 +37,22 @@ tokio::task_local! {
     pub static CALL: Arc<Call>;
 }
 
-/// How long a request with so many bytes may take.
+/// Time limit of a request with `bytes` bytes.
 pub fn limit(bytes: u64) -> Duration {
     ANSWER_LIMIT + Duration::from_secs(bytes / LEAST_RATE)
 }
 
-/// What a request has to move, of which `sent` is in it.
+/// Bytes that a request moves; it sends `sent` of them.
 fn moved(operation: Operation, sent: u64) -> u64 {
     if operation == Operation::Copy { COPIED_BYTES } else { sent }
 }
 
-/// An operation, and what the bucket said last about it.
+/// An operation, and the last answer of the bucket to it.
 #[derive(Debug)]
 pub struct Call {
-    /// What kind.
+    /// Its kind.
     pub operation: Operation,
-    /// Whose object it is about.
+    /// The volume of its object.
     pub volume: Option<VolumeId>,
     progress: Mutex<Progress>,
 }
@@ -65,7 +66,7 @@ struct Progress {
 /// How a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The bucket said so.
+    /// The bucket refused it.
     Refused {
         /// HTTP status.
         status: u16,
@@ -74,17 +75,17 @@ pub enum Answer {
         /// The text for people in the body.
         message: String,
     },
-    /// There was no answer, or not all of it: what was asked for may have been done.
+    /// No answer came, or not all of it. The bucket may have done the operation.
     Lost(String),
 }
 
 impl Call {
-    /// One that nothing has been asked for.
+    /// An operation without a request so far.
     pub fn new(operation: Operation, volume: Option<VolumeId>) -> Call {
         Call { operation, volume, progress: Mutex::default() }
     }
 
-    /// How its last request failed; `None` if that succeeded, or there was none.
+    /// The failure of its last request. `None` if that succeeded, or there was none.
     pub fn last(&self) -> Option<Answer> {
         self.progress().last.clone()
     }
@@ -99,7 +100,7 @@ impl Call {
     }
 }
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug, Default)]
 pub struct Shared {
     /// Counters.
@@ -107,7 +108,7 @@ pub struct Shared {
     gate: Mutex<Gate>,
 }
 
-/// Until when nothing is asked of the bucket.
+/// The time until which no request goes to the bucket.
 #[derive(Debug, Default)]
 struct Gate {
     until: Option<Instant>,
@@ -117,7 +118,7 @@ struct Gate {
 impl Gate {
     /// The bucket asks for fewer requests. Returns the pause, if that begins one.
     fn throttled(&mut self, now: Instant) -> Option<Duration> {
-        // What was under way when the first such answer came says nothing new.
+        // Requests that were under way at the first such answer give no new information.
         if self.until.is_some_and(|until| until > now) {
             return None;
         }
@@ -128,13 +129,13 @@ impl Gate {
 
     /// The bucket takes requests.
     fn succeeded(&mut self, now: Instant) {
-        // As long without a complaint as the pause was: from the beginning the next time.
+        // No such answer for as long as the pause was: the next pause is short again.
         if self.until.is_some_and(|until| until + self.pause <= now) {
             *self = Gate::default();
         }
     }
 
-    /// Until when to wait, as one of many who do not all come at the same moment.
+    /// The time to wait for. It is random, so that the waiting requests do not all come at once.
     fn closed(&self, now: Instant) -> Option<Instant> {
         let until = self.until.filter(|until| *until > now)?;
         Some(until + self.pause.mul_f64(fastrand::f64() / 2.0))
@@ -151,10 +152,10 @@ impl Shared {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the bucket wants nothing.
+    /// Waits while the bucket asks for a pause.
     async fn wait(&self) {
         let begun = Instant::now();
-        // A signature is good for minutes; waiting on is the caller's business.
+        // A signature is valid for minutes. The caller decides whether to wait longer.
         while begun.elapsed() < PAUSE.1 {
             let closed = self.gate().closed(Instant::now());
             let Some(until) = closed else { return };
@@ -163,10 +164,10 @@ impl Shared {
     }
 }
 
-/// Makes clients whose requests are counted and held back.
+/// Makes clients that count requests and hold them back.
 #[derive(Debug)]
 pub struct Connector {
-    /// What they share.
+    /// Their common state.
     pub shared: Arc<Shared>,
 }
 
@@ -187,7 +188,7 @@ struct Service {
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let sent = request.body().content_length() as u64;
-        // Requests for credentials go to somebody else; they are not signed.
+        // Requests for credentials go to another server and have no signature.
         let signed = request.headers().contains_key("x-amz-content-sha256");
         let Some(call) = CALL.try_with(Arc::clone).ok().filter(|_| signed) else {
             return within(limit(sent), self.client.execute(request)).await;
@@ -242,10 +243,11 @@ async fn within<T>(
     }
 }
 
-/// Reads why the bucket refuses, and leaves it where `object_store` looks for it.
+/// Reads why the bucket refuses, and leaves the text where `object_store` looks for it.
 ///
-/// The answer to a copy begins when the copy does: a status that says success is not yet one, what follows says how it ended
-/// (S3 API, `CopyObject`). `object_store` knows some of the words for failures, and takes all others for success.
+/// The answer to a copy begins when the copy does. So a status of success is not enough: the rest
+/// says how the copy ended (S3 API, `CopyObject`). `object_store` knows some of the words for
+/// failures, and takes all others for success.
 async fn explain(
     operation: Operation,
     response: HttpResponse,
@@ -281,12 +283,13 @@ async fn explain(
     Ok((HttpResponse::from_parts(parts, body), answer))
 }
 
-/// Whether the answer to a copy says that there is one; where it ends before that there may be none.
+/// Whether the answer to a copy says that the copy exists. If the answer ends early, it may not
+/// exist.
 fn is_copied(xml: &str) -> bool {
     !element(xml, "ETag").is_empty() && element(xml, "Code").is_empty()
 }
 
-/// The text of the first element of that name in the XML of an error, 200 characters of it at most.
+/// The text of the first XML element of that name, at most 200 characters of it.
 fn element(xml: &str, name: &str) -> String {
     let text = xml.split_once(&format!("<{name}>")).map(|(_, rest)| rest);
     let text = text.and_then(|rest| rest.split_once(&format!("</{name}>")));
@@ -299,10 +302,10 @@ fn outcome(answer: &Answer) -> Outcome {
     match (*status, code.as_str()) {
         (_, "SlowDown" | "RequestLimitExceeded" | "TooManyRequests" | "Throttling")
         | (429 | 503, _) => Outcome::Throttled,
-        // 304 is what some say instead of 412.
+        // Some servers answer 304 in the place of 412.
         (304 | 412, _) => Outcome::Exists,
         (404, "NoSuchKey") => Outcome::Missing,
-        // Nothing of the range is there.
+        // The object has nothing in that range.
         (416, _) => Outcome::Ok,
         (401 | 403, _) => Outcome::Denied,
         // A copy that began and failed.
@@ -311,7 +314,7 @@ fn outcome(answer: &Answer) -> Outcome {
     }
 }
 
-/// An error with what it comes from, each said once.
+/// An error with its causes, each once.
 pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -341,7 +344,7 @@ mod tests {
             outcome(&Answer::Refused { status, code: code.into(), message: String::new() })
         };
         assert_eq!(refused(404, "NoSuchKey"), Outcome::Missing);
-        // What is not the object's absence must not be taken for it.
+        // Another failure must not count as the absence of the object.
         assert_eq!(refused(404, "NoSuchBucket"), Outcome::Refused);
         assert_eq!(refused(404, ""), Outcome::Refused);
         assert_eq!(refused(412, ""), Outcome::Exists);

@@ -1,15 +1,16 @@
 //! Objects in a bucket, over the S3 API.
 //!
-//! An object is created with `PutObject` and `If-None-Match: *`, whole, in one request whatever its size:
-//! completing a multipart upload on that condition is not something every server does, nor `object_store`
-//! offers, and S3 takes 5 GiB in one request. The request carries the SHA-256 of the content, so what
-//! arrives in part or damaged is refused.
+//! One `PutObject` with `If-None-Match: *` creates an object, whatever its size. Not every server
+//! can complete a multipart upload on that condition, nor does `object_store` offer it. S3 takes 5
+//! GiB in one request. The request carries the SHA-256 of the content, so the server refuses
+//! content that is damaged or cut short.
 //!
-//! The answer to a creation can get lost, and the creation be repeated by `object_store` or by the engine:
-//! [`PutError::Exists`] may mean one's own object. That is the caller's to find out.
+//! The answer to a creation can get lost. Then `object_store` or the engine repeats the creation.
+//! So [`PutError::Exists`] may mean one's own object. The caller has to find that out.
 //!
-//! All of it, TLS and hashing included, happens on threads of its own: the store's one thread answers
-//! reads meanwhile, and a slow line to a bucket takes nothing from it. `docs/decisions/s3.md` says more.
+//! All of this, including TLS and hashing, runs on threads of its own. Meanwhile the store's one
+//! thread answers reads, and a slow line to a bucket does not delay it. `docs/decisions/s3.md` says
+//! more.
 
 mod http;
 mod probe;
@@ -45,24 +46,25 @@ use usage::Operation;
 pub use probe::probe;
 pub use usage::Usage;
 
-/// Threads for requests. One can hash a segment while the other takes what arrives; a guess.
+/// Threads for requests. One can hash a segment while the other receives data. A guess.
 const THREADS: usize = 2;
-/// Reads under way at once; others wait. As many as one volume's engine begins.
+/// Most reads under way. Others wait. As many as the engine of one volume begins.
 const READS_MAX: usize = 256;
-/// Other requests under way at once; with 5 MiB each, 160 MiB that the engines hold anyhow.
+/// Most other requests under way. With 5 MiB each that is 160 MiB, which the engines hold anyhow.
 const OTHERS_MAX: usize = 32;
-/// Connections kept open without a request: idle ones cost memory at both ends, new ones a handshake.
+/// Connections to keep open without a request. Idle ones cost memory at both ends, new ones a
+/// handshake.
 const IDLE_CONNECTIONS: usize = 64;
-/// How long a connection may take to be made.
+/// How long the start of a connection may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Attempts at a request after the first, and how long after that one may still begin. The engine goes
-/// on from there, at its own pace and for ever.
+/// Most further attempts at a request, and the age after which none begins. Then the engine repeats
+/// the operation, at its own pace and without end.
 const RETRIES: (u32, Duration) = (2, Duration::from_secs(10));
-/// Pauses between attempts; `object_store` draws them at random up to three times the one before.
+/// Pauses between attempts. `object_store` draws each at random, up to three times the one before.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// How long an answer that has begun may pause, with the attempts to get the rest of it.
+/// How long an answer may pause after its beginning, including attempts to get the rest of it.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
-/// Largest object that is read whole.
+/// Largest object to read whole.
 const MAX_WHOLE_BYTES: u64 = 1 << 30;
 
 /// Objects whose names begin with a prefix, in a bucket.
@@ -79,39 +81,39 @@ struct Inner {
     shared: Arc<Shared>,
     reads: Semaphore,
     others: Semaphore,
-    /// Taken when this is dropped.
+    /// Taken at the drop.
     runtime: Option<Runtime>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // The last owner may be on a thread that must not wait, or on one of these.
+            // The last owner may be on a thread that must not block, or on one of these.
             runtime.shutdown_background();
         }
     }
 }
 
-/// Objects, and where the next ones begin.
+/// Objects, and the beginning of the next page.
 type Page = (Vec<ObjectMeta>, Option<String>);
 
 /// How an operation failed.
 enum Failure {
     Exists,
     Missing,
-    /// There is an object, and nothing at that place in it.
+    /// The object exists, and ends before the range.
     PastEnd,
-    /// Without an answer: it may have had its effect.
+    /// No answer came: the request may have had its effect.
     Lost(String),
     Other(String),
 }
 
 impl S3Objects {
-    /// Objects below `prefix` in `bucket`, with endpoint, region and credentials as the environment and
-    /// the profile say. Nothing is requested yet.
+    /// Objects below `prefix` in `bucket`. Endpoint, region and credentials come from the
+    /// environment and the profile. Sends no request.
     ///
     /// # Errors
-    /// If what these say is not complete or not valid.
+    /// If these settings are incomplete or invalid.
     pub fn open(bucket: &str, prefix: &str) -> Result<S3Objects> {
         let text = |(name, value): (OsString, OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -119,11 +121,11 @@ impl S3Objects {
         S3Objects::open_with(bucket, prefix, &std::env::vars_os().filter_map(text).collect())
     }
 
-    /// As [`S3Objects::open`], where variables that begin with `LONGHAUL_REPLICA_AWS_` count instead of those that begin
-    /// with `AWS_`.
+    /// Like [`S3Objects::open`], with variables that begin with `LONGHAUL_REPLICA_AWS_` in place of
+    /// those that begin with `AWS_`.
     ///
     /// # Errors
-    /// As there.
+    /// The same.
     pub fn open_replica(bucket: &str, prefix: &str) -> Result<S3Objects> {
         let text = |(name, value): (OsString, OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -132,7 +134,7 @@ impl S3Objects {
         S3Objects::open_at(bucket, prefix, &of_replica(env)?, true)
     }
 
-    /// As [`S3Objects::open`], with this environment.
+    /// Like [`S3Objects::open`], with this environment.
     fn open_with(bucket: &str, prefix: &str, env: &BTreeMap<String, String>) -> Result<S3Objects> {
         S3Objects::open_at(bucket, prefix, env, false)
     }
@@ -143,7 +145,7 @@ impl S3Objects {
         env: &BTreeMap<String, String>,
         replica: bool,
     ) -> Result<S3Objects> {
-        // The TLS of the client takes the process's provider; there is one.
+        // The TLS of the client needs the provider of the process, so make sure that there is one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let shared = Arc::new(Shared::default());
         let (builder, mut place) = configure(bucket, env)?;
@@ -174,20 +176,20 @@ impl S3Objects {
         Ok(S3Objects { inner: Arc::new(inner), prefix })
     }
 
-    /// Those of them whose names go on with `directory` and a slash.
+    /// The objects whose names continue with `directory` and a slash.
     pub fn below(&self, directory: &str) -> S3Objects {
         S3Objects { inner: self.inner.clone(), prefix: format!("{}{directory}/", self.prefix) }
     }
 
-    /// Where they are, for messages.
+    /// The name of the place, for messages.
     pub fn place(&self) -> String {
         self.inner.place.to_string()
     }
 
-    /// Some of them, up to a thousand, and any if there are any.
+    /// Up to a thousand of the objects. At least one, if there are any.
     ///
     /// # Errors
-    /// What the bucket says.
+    /// The answer of the bucket.
     pub async fn list_some(&self) -> Result<Vec<ObjectMeta>, String> {
         self.page("", "", None).await.map(|(page, _)| page)
     }
@@ -227,7 +229,7 @@ impl S3Objects {
         }
     }
 
-    /// Carries out an operation on the bucket's threads; `bytes` is what is sent or expected.
+    /// Runs an operation on the bucket's threads. `bytes` are the bytes to send or to receive.
     async fn run<T: Send + 'static>(
         &self,
         operation: Operation,
@@ -243,7 +245,7 @@ impl S3Objects {
         let longest = limit(bytes) * (RETRIES.0 + 1) + RETRIES.1;
         let task = runtime.spawn(async move {
             let permits = if operation == Operation::Get { &inner.reads } else { &inner.others };
-            // They are never closed.
+            // Nobody closes the semaphores.
             let _permit = permits.acquire().await;
             match tokio::time::timeout(longest, CALL.scope(call.clone(), work)).await {
                 Ok(Ok(value)) => Ok(value),
@@ -273,8 +275,9 @@ impl Objects for S3Objects {
         match self.run(Operation::Put, key, bytes, create).await {
             Ok(_) => Ok(()),
             Err(Failure::Exists) => Err(PutError::Exists),
-            // It may have had its effect. Then asking again need not help: a server that sees that the object
-            // exists may answer and hang up before it has read the content, and that answer gets lost, too.
+            // The put may have had its effect, and another attempt need not help. If a server sees
+            // that the object exists, it may answer and hang up before it has read the content.
+            // Then that answer gets lost, too.
             Err(Failure::Lost(error)) => match self.get(key, Some(0..1)).await {
                 Ok(_) => Err(PutError::Exists),
                 Err(_) => Err(PutError::Failed(error)),
@@ -287,7 +290,7 @@ impl Objects for S3Objects {
         let path = self.path(key).map_err(GetError::Failed)?;
         let store = self.inner.store.clone();
         let wanted = range.as_ref().map(|range| range.end.saturating_sub(range.start));
-        // A range of nothing cannot be said in HTTP; whether there is an object still counts.
+        // HTTP has no empty ranges. The answer still has to say whether the object exists.
         let range = range.map(|range| range.start..range.end.max(range.start.saturating_add(1)));
         let expected = wanted.unwrap_or(MAX_WHOLE_BYTES);
         let read = async move {
@@ -338,11 +341,11 @@ impl Objects for S3Objects {
         let mut next = None;
         loop {
             let (page, token) = self.page(prefix, after, next.clone()).await?;
-            // What does not know the offset gives all.
+            // A server that ignores the offset returns all names.
             found.extend(page.into_iter().filter(|meta| meta.key.as_str() > after));
             match token {
                 None => return Ok(found),
-                // It would never end.
+                // Otherwise the loop would never end.
                 same if same == next => return Err(format!("the list of {prefix} stands still")),
                 token => next = token,
             }
@@ -370,7 +373,7 @@ impl Objects for S3Objects {
         }
     }
 
-    /// Within the bucket: the name is nobody's yet, so that nothing can be overwritten.
+    /// The copy stays within the bucket. The new name is free, so the copy overwrites nothing.
     async fn copy(&self, from: &str, to: &str) -> Result<(), PutError> {
         let from = self.path(from).map_err(PutError::Failed)?;
         let path = self.path(to).map_err(PutError::Failed)?;
@@ -396,8 +399,8 @@ impl Failure {
     }
 }
 
-/// What the failure of an operation means. Only what the bucket says in so many words counts as an
-/// answer about the object: whatever else has a status that looks like one is an error, to be tried again.
+/// The meaning of an operation's failure. Only an explicit error code counts as an answer about the
+/// object. Any other answer with such a status is an error, and the engine tries again.
 fn judge(place: &Place, call: &Call, error: &object_store::Error) -> Failure {
     let Some(answer) = call.last() else {
         return Failure::Other(place.lost(&causes(error)));
@@ -420,18 +423,18 @@ fn wrong(what: &'static str) -> object_store::Error {
     object_store::Error::Generic { store: "S3", source: what.into() }
 }
 
-/// The volume that an object belongs to, by its name.
+/// The volume of an object, from its name.
 fn volume_of(key: &str) -> Option<VolumeId> {
     let (id, _) = key.strip_prefix("v/")?.split_once('/')?;
     u128::from_str_radix(id, 16).ok().map(VolumeId)
 }
 
-/// Takes together what environment and profile say.
+/// Combines the settings of the environment and the profile.
 fn configure(bucket: &str, all: &BTreeMap<String, String>) -> Result<(AmazonS3Builder, Place)> {
     let env = |name: &str| all.get(name).filter(|value| !value.is_empty()).map(OsString::from);
     let mut builder = AmazonS3Builder::new();
     for (name, value) in all.iter().filter(|(name, _)| name.starts_with("AWS_")) {
-        // What is none of the client's settings is the profile's, or nobody's.
+        // A variable that is no setting of the client belongs to the profile, or to nobody.
         if let Ok(key) = name.to_lowercase().parse() {
             builder = builder.with_config(key, value);
         }
@@ -446,8 +449,8 @@ fn configure(bucket: &str, all: &BTreeMap<String, String>) -> Result<(AmazonS3Bu
     ];
     let any = |names: &[&str]| names.iter().any(|name| env(name).is_some());
     if let Some(files) = Files::find(&env) {
-        // The usual order: variables, then a profile that was asked for, then the services of clusters,
-        // the profile of the machine's user, the service of the machine.
+        // The usual order: variables, an explicit profile, the services of clusters, the profile of
+        // the machine's user, the service of the machine.
         let wanted = files.asked() || !any(&by_service);
         let Profile { keys, region, endpoint } = match files.read() {
             Ok(profile) => profile,
@@ -488,12 +491,12 @@ fn configure(bucket: &str, all: &BTreeMap<String, String>) -> Result<(AmazonS3Bu
     let endpoint = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
     let client = |key: ClientConfigKey, value: String| (AmazonS3ConfigKey::Client(key), value);
     let settings = [
-        // Counted here, request by request.
+        // The limit counts for each request.
         client(ClientConfigKey::Timeout, format!("{} s", limit(MAX_WHOLE_BYTES).as_secs())),
         client(ClientConfigKey::ConnectTimeout, format!("{} s", CONNECT_LIMIT.as_secs())),
         client(ClientConfigKey::PoolMaxIdlePerHost, IDLE_CONNECTIONS.to_string()),
         client(ClientConfigKey::UserAgent, longhaul_base::software()),
-        // One by one: several at once is a request that not every server knows.
+        // Delete one object at a time: not every server has a request for several.
         (AmazonS3ConfigKey::DisableBulkDelete, "true".into()),
     ];
     for (key, value) in settings {
@@ -512,25 +515,26 @@ fn configure(bucket: &str, all: &BTreeMap<String, String>) -> Result<(AmazonS3Bu
     Ok((builder, Place { bucket: bucket.to_owned(), endpoint, replica: false }))
 }
 
-/// Variables of which one says the same as another: whoever gives one of a group means all of it.
+/// Variables that mean the same. If the environment has one of a group, it replaces the whole
+/// group.
 const GROUPS: [&[&str]; 3] = [
     &["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"],
     &["AWS_REGION", "AWS_DEFAULT_REGION"],
     &["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_TOKEN"],
 ];
 
-/// The environment in which the replica is to be reached.
+/// The environment for access to the replica.
 fn of_replica(mut env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
     let other = |(name, value): (&String, &String)| {
         Some((name.strip_prefix("LONGHAUL_REPLICA_")?.to_owned(), value.clone()))
     };
     let others: BTreeMap<String, String> = env.iter().filter_map(other).collect();
     let [endpoints, regions, keys] = GROUPS;
-    // Of two names for one thing that of the first place would count otherwise.
+    // If two variables mean the same, that of the first location must not count.
     let mut given: Vec<_> =
         GROUPS.map(|group| group.iter().any(|name| others.contains_key(*name))).into();
     if others.contains_key("AWS_PROFILE") {
-        // Who is asked for as a profile is not to be overruled by what is said of elsewhere.
+        // If the replica has a profile, settings for the first location must not overrule it.
         let find = |name: &str| others.get(name).or_else(|| env.get(name)).map(OsString::from);
         let profile = Files::find(&find).map(|files| files.read()).transpose()?.unwrap_or_default();
         given[0] |= profile.endpoint.is_some();

@@ -1,23 +1,23 @@
-//! Whether a bucket creates an object only if there is none of its name.
+//! Tests whether a bucket creates an object only if no object has its name.
 //!
-//! Everything that keeps two stores apart rests on that, and there are servers that take the condition
-//! and ignore it. So it is tried before anything is kept in a bucket: a name is created twice, then by
-//! two at once.
+//! Everything that keeps two stores apart rests on that, and some servers accept the condition and
+//! ignore it. So a store tests it before it keeps anything in a bucket. It creates a name twice,
+//! then from two requests at once.
 
 use super::Objects;
 use crate::{GetError, PutError};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 
-/// Content of the objects that are tried: long enough for two to overlap.
+/// Bytes of a test object: long enough for two creations to overlap.
 const PROBE_BYTES: usize = 64 << 10;
-/// Races until one has a clear end: answers get lost.
+/// Most races until one has a clear end, because answers get lost.
 const RACES: usize = 4;
 
-/// Tries it on names that begin with `prefix`, which is nobody else's, and removes what it has made.
+/// Runs the test on names that begin with `prefix`, which nobody else uses. Removes its objects.
 ///
 /// # Errors
-/// If the bucket breaks the condition, or cannot be used.
+/// If the bucket breaks the condition, or is unusable.
 pub async fn probe(objects: &dyn Objects, prefix: &str, bucket: &str) -> Result<()> {
     let mut made = Vec::new();
     let result = try_all(objects, prefix, bucket, &mut made).await;
@@ -55,7 +55,7 @@ async fn try_all(
     let key = format!("{prefix}twice");
     made.push(key.clone());
     match objects.put(&key, vec![first.clone()]).await {
-        // An answer that was lost, and the request made again.
+        // An answer got lost, and the client repeated the request.
         Ok(()) | Err(PutError::Exists) => {}
         Err(PutError::Failed(error)) => bail!("cannot write: {error}"),
     }
@@ -103,17 +103,17 @@ mod tests {
     use std::ops::Range;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// How an object store is wrong.
+    /// The fault of an object store.
     #[derive(Clone, Copy, PartialEq)]
     enum Wrong {
         Nothing,
-        /// Overwrites whatever is there.
+        /// Overwrites existing objects.
         Overwrites,
-        /// Looks first and writes then.
+        /// Looks first and then writes.
         Races,
-        /// Says no, and writes.
+        /// Refuses, and writes.
         Lies,
-        /// The first answer of two of the first creations is lost, and the creation repeated.
+        /// Loses the first answer to the first two creations, whose requests come again.
         LosesAnswers,
     }
 

@@ -1,9 +1,9 @@
-//! Static keys, region and endpoint from the files that the AWS tools keep (`~/.aws/credentials` and
+//! Static keys, region and endpoint from the files of the AWS tools (`~/.aws/credentials` and
 //! `~/.aws/config`).
 //!
-//! `object_store` knows the environment and the metadata services, not these files. What a profile says
-//! about roles, single sign-on or programs to run is not done here. Files that change are read again, so
-//! that credentials that expire can be replaced without a restart.
+//! `object_store` knows the environment and the metadata services, not these files. This module
+//! ignores settings of a profile for roles, single sign-on or programs. It reads changed files
+//! again, so that an operator can replace credentials without a restart.
 
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
@@ -16,17 +16,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// Where the files are, and which profile counts.
+/// The paths of the files, and the name of the profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     credentials: PathBuf,
     config: PathBuf,
     profile: String,
-    /// Whether the profile was asked for by name.
+    /// Whether the environment names the profile.
     asked: bool,
 }
 
-/// What a profile says.
+/// The settings of a profile.
 #[derive(Debug, Default)]
 pub struct Profile {
     /// Its static keys.
@@ -38,7 +38,7 @@ pub struct Profile {
 }
 
 impl Files {
-    /// What the environment says; `None` if there is no home directory to look in.
+    /// Finds the files by the environment. `None` if there is no home directory to look in.
     pub fn find(env: &dyn Fn(&str) -> Option<OsString>) -> Option<Files> {
         let path = |name: &str, file: &str| {
             let named = env(name).map(PathBuf::from);
@@ -54,19 +54,19 @@ impl Files {
         })
     }
 
-    /// Whether the profile was asked for by name.
+    /// Whether the environment names the profile.
     pub fn asked(&self) -> bool {
         self.asked
     }
 
-    /// Reads the profile. One that was not asked for by name need not be there.
+    /// Reads the profile. It may be missing if the environment does not name it.
     ///
     /// # Errors
-    /// If a file cannot be read, or a profile that was asked for has no static keys.
+    /// If a file is unreadable, or a profile that the environment names has no static keys.
     pub fn read(&self) -> Result<Profile> {
         let mut all =
             section(&self.config, &[&format!("profile {}", self.profile), &self.profile])?;
-        // The same setting in both files: that of `credentials` counts.
+        // If both files have a setting, that of `credentials` counts.
         all.extend(section(&self.credentials, &[&self.profile])?);
         let (key_id, secret_key) =
             (all.remove("aws_access_key_id"), all.remove("aws_secret_access_key"));
@@ -101,7 +101,7 @@ impl Files {
 
 type Stamp = [Option<(SystemTime, u64)>; 2];
 
-/// The settings of the first of these sections that there is.
+/// The settings of the first section that exists.
 fn section(path: &Path, names: &[&str]) -> Result<BTreeMap<String, String>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -112,7 +112,7 @@ fn section(path: &Path, names: &[&str]) -> Result<BTreeMap<String, String>> {
     Ok(names.iter().find_map(|name| sections.remove(*name)).unwrap_or_default())
 }
 
-/// Sections and their settings. What is indented belongs to a setting that is none of ours.
+/// Sections and their settings. An indented line belongs to a setting that longhaul does not use.
 fn parse(text: &str) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut sections = BTreeMap::new();
     let mut current: Option<&mut BTreeMap<String, String>> = None;
@@ -133,7 +133,7 @@ fn parse(text: &str) -> BTreeMap<String, BTreeMap<String, String>> {
     sections
 }
 
-/// The keys of a profile, as they are in its files now.
+/// The keys of a profile, up to date with its files.
 #[derive(Debug)]
 pub struct Keys {
     files: Files,
@@ -141,7 +141,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Begins with what has been read of the files.
+    /// Begins with the keys that the caller has read.
     pub fn new(files: Files, keys: AwsCredential) -> Keys {
         let last = Mutex::new((files.stamp(), Arc::new(keys)));
         Keys { files, last }
@@ -158,7 +158,7 @@ impl CredentialProvider for Keys {
         if stamp != last.0 {
             match self.files.read() {
                 Ok(Profile { keys: Some(keys), .. }) => *last = (stamp, Arc::new(keys)),
-                // As while somebody writes it. The old ones may still be good.
+                // Somebody may be writing the file just now. The old keys may still be valid.
                 Ok(_) => tracing::warn!("profile `{}` has no keys any more", self.files.profile),
                 Err(error) => tracing::warn!("the credentials stay as they were: {error:#}"),
             }

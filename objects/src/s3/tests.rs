@@ -1,4 +1,5 @@
-//! The client of a bucket, by itself and against a real server (versitygw, if `scripts/s3-servers` has built it).
+//! Tests of the client of a bucket, alone and with a real server (versitygw, if
+//! `scripts/s3-servers` has built it).
 
 use super::*;
 use crate::tests::keeps_the_contract;
@@ -14,7 +15,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts one; `None`, which CI does not take, if there is none to start.
+    /// Starts a server. `None` if there is none to start, which fails in CI.
     fn start() -> Option<Server> {
         let binary = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/tools/bin/versitygw");
         if !std::path::Path::new(binary).exists() {
@@ -55,7 +56,7 @@ async fn objects_in_a_bucket() {
     let Some(server) = Server::start() else { return };
     let objects = server.objects("some/prefix").below("objects");
     keeps_the_contract(Arc::new(objects.clone())).await;
-    // A range of nothing, one at the end, one beyond, and a bucket that goes.
+    // An empty range, one at the end, one beyond the end, and a bucket that goes.
     objects.put("v/1/seg/a", vec![Bytes::from("hello")]).await.unwrap();
     assert_eq!(objects.get("v/1/seg/a", Some(2..2)).await.unwrap(), "");
     assert_eq!(objects.get("v/1/seg/a", Some(5..9)).await.unwrap(), "");
@@ -74,7 +75,7 @@ async fn objects_in_a_bucket() {
     failed(&objects.list("").await.unwrap_err());
 }
 
-/// More than the thousand that a page has.
+/// More names than a page has, which is a thousand.
 #[tokio::test]
 async fn lists_have_all_pages() {
     let Some(server) = Server::start() else { return };
@@ -94,12 +95,12 @@ async fn lists_have_all_pages() {
     assert_eq!((keys.len(), keys[2344].as_str()), (2345, "v/1/seg/2344"));
     let after = sorted(objects.list_after("v/1/seg/", "v/1/seg/0300").await.unwrap());
     assert_eq!(after[..], keys[301..]);
-    // The name need not be one that there is.
+    // No object need have that name.
     let after = sorted(objects.list_after("v/1/seg/", "v/1/seg/2343x").await.unwrap());
     assert_eq!(after[..], keys[2344..]);
 }
 
-/// A server that gives this answer to all requests, one connection each.
+/// A server that gives this answer to all requests. Each has its own connection.
 fn answers(text: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -132,7 +133,7 @@ fn environment(address: &str) -> BTreeMap<String, String> {
     env.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
-/// What the answer to a copy says counts, not that it begins with success.
+/// The end of the answer to a copy counts, not the status of success at its beginning.
 #[tokio::test]
 async fn a_copy_that_fails_after_it_began_is_none() {
     let copied = "<CopyObjectResult><ETag>&quot;1&quot;</ETag></CopyObjectResult>";
@@ -140,7 +141,7 @@ async fn a_copy_that_fails_after_it_began_is_none() {
     objects.copy("v/1/seg/1", "tree/t/v/1/seg/1").await.unwrap();
     for (answer, said) in [
         ("<Error><Code>RequestTimeout</Code><Message>too slow</Message></Error>", "too slow"),
-        // Begun, and not gone on with.
+        // An answer that begins and does not end.
         ("<CopyObjectResult><Progress>1048576</Progress>", "failed (200)"),
         ("", "failed (200)"),
     ] {
@@ -195,7 +196,8 @@ fn the_replica_is_where_its_own_variables_say() {
     assert_eq!(at(&[url, region]), owned("https://there", "there-2", ["here", "here"]));
     let keys = [("AWS_ACCESS_KEY_ID", "there"), ("AWS_SECRET_ACCESS_KEY", "there")];
     assert_eq!(at(&keys), owned("https://here", "here-1", ["there", ""]));
-    // What a profile says of the place counts, and what it does not say is as here.
+    // The settings of the replica's profile count. Settings that it lacks come from the environment
+    // here.
     let profile = ("AWS_PROFILE", "there");
     assert_eq!(at(&[profile]), owned("https://profile", "there-1", ["", ""]));
     assert_eq!(at(&[profile, url]), owned("https://there", "there-1", ["", ""]));
@@ -227,12 +229,12 @@ fn only_the_absence_of_the_object_is_its_absence() {
         }
     };
     assert_eq!(judged(Operation::Get, 404, "NoSuchKey"), "missing");
-    // A bucket that is gone, or a proxy's page, must not end a log.
+    // A missing bucket, or the page of a proxy, must not end a log.
     assert_eq!(judged(Operation::Get, 404, "NoSuchBucket"), "other");
     assert_eq!(judged(Operation::Get, 404, ""), "other");
     assert_eq!(judged(Operation::Put, 404, "NoSuchKey"), "other");
     assert_eq!(judged(Operation::Put, 412, "PreconditionFailed"), "exists");
-    // Another creation is under way, and may yet fail.
+    // Another creation is under way, and may still fail.
     assert_eq!(judged(Operation::Put, 409, "ConditionalRequestConflict"), "other");
     assert_eq!(judged(Operation::Get, 416, "InvalidRange"), "past the end");
     assert_eq!(judged(Operation::List, 404, "NoSuchKey"), "other");

@@ -1,16 +1,16 @@
-//! What is wrong with a bucket, in words, and what to do about it.
+//! Explains the failures of a bucket, and what to do about them.
 
 use super::http::Answer;
 use std::fmt;
 
-/// Where a bucket is, for messages.
+/// The location of a bucket, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Its name.
     pub bucket: String,
-    /// Who serves it.
+    /// The server.
     pub endpoint: String,
-    /// Whether it is the replica's, which has variables of its own.
+    /// Whether it holds the replica, which has its own variables.
     pub replica: bool,
 }
 
@@ -25,7 +25,7 @@ const RENEW: &str =
 const RIGHTS: &str = "they need s3:ListBucket of the bucket and s3:GetObject, s3:PutObject and s3:DeleteObject below the prefix";
 
 impl Place {
-    /// Explains how a request failed.
+    /// Explains the failure of a request.
     pub fn explain(&self, answer: &Answer) -> String {
         match answer {
             Answer::Refused { status, code, message } => {
@@ -35,7 +35,7 @@ impl Place {
         }
     }
 
-    /// With the names of the variables that count for it.
+    /// Replaces the names of variables by those that count for this location.
     fn named(&self, advice: &str) -> String {
         if self.replica {
             advice.replace("AWS_", "LONGHAUL_REPLICA_AWS_")
@@ -53,7 +53,7 @@ impl Place {
             (_, "NoSuchBucket") => {
                 format!("there is no {self} ({said}): create it, or correct --data or the endpoint")
             }
-            // The second is versitygw's.
+            // The second one is versitygw's.
             (_, "InvalidAccessKeyId" | "XAdminUserNotFound") => format!(
                 "{self} does not know the access key ({said}): check AWS_ACCESS_KEY_ID or the profile"
             ),
@@ -101,7 +101,7 @@ impl Place {
         }
     }
 
-    /// Explains why there was no answer.
+    /// Explains why no answer came.
     pub fn lost(&self, error: &str) -> String {
         let has = |parts: &[&str]| parts.iter().any(|part| error.contains(part));
         let advice = if has(&["dns error", "failed to lookup", "Name or service not known"]) {

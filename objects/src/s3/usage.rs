@@ -1,11 +1,11 @@
-//! What a bucket is asked for: counts, times and bytes, for metrics and for the bill.
+//! The use of a bucket: counts, times and bytes of requests, for metrics and for the bill.
 
 use longhaul_base::histogram::Histogram;
 use longhaul_core::block::VolumeId;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// Volumes that are counted by themselves; requests about more of them are in the totals only.
+/// Most volumes with their own counts. Requests for other volumes count in the totals only.
 const VOLUMES_MAX: usize = 65_536;
 
 /// Kinds of requests.
@@ -24,7 +24,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// As metrics name it.
+    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Put => "put",
@@ -36,29 +36,29 @@ impl Operation {
     }
 }
 
-/// How requests end.
+/// Ends of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// As asked.
+    /// Success.
     Ok,
-    /// There is an object of that name already.
+    /// An object of that name exists already.
     Exists,
-    /// There is no object of that name.
+    /// No object has that name.
     Missing,
     /// The bucket asks for fewer requests.
     Throttled,
-    /// The credentials will not do.
+    /// The credentials are not valid, or not enough.
     Denied,
-    /// Another error of the asker's, as the bucket sees it.
+    /// Another error of the client, as the bucket sees it.
     Refused,
-    /// An error of the bucket's.
+    /// An error of the bucket.
     Failed,
     /// No answer.
     Lost,
 }
 
 impl Outcome {
-    /// As metrics name it.
+    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
@@ -73,7 +73,7 @@ impl Outcome {
     }
 }
 
-/// Requests about one volume's objects, as they are usually priced; deletions are usually free.
+/// Requests for the objects of one volume, by their usual price. Deletions are usually free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Priced {
     /// Puts, and pages of lists.
@@ -85,26 +85,26 @@ pub struct Priced {
 /// Counters since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
-    /// Requests over the line, every attempt counted.
+    /// Requests over the line, with every attempt.
     pub requests: BTreeMap<(Operation, Outcome), u64>,
-    /// Until the answer to a request began.
+    /// Time until the answer to a request began.
     pub seconds: BTreeMap<Operation, Histogram>,
-    /// Bytes of objects sent, every attempt counted.
+    /// Bytes of objects sent, with every attempt.
     pub sent_bytes: u64,
     /// Bytes of objects received.
     pub received_bytes: u64,
-    /// Requests that were another attempt at the same.
+    /// Requests that repeat another one.
     pub retries: u64,
-    /// Times that all requests paused because the bucket asked for fewer.
+    /// Pauses of all requests because the bucket asked for fewer.
     pub pauses: u64,
-    /// How long they did, without what they waited to not come all at once.
+    /// Time of these pauses, without the random delay after them.
     pub paused: Duration,
-    /// Of the requests, those about volumes.
+    /// The part of the requests that is for volumes.
     pub volumes: HashMap<VolumeId, Priced>,
 }
 
 impl Usage {
-    /// A request has ended.
+    /// Counts a request that has ended.
     pub fn request(
         &mut self,
         operation: Operation,
@@ -130,7 +130,7 @@ impl Usage {
         }
     }
 
-    /// All requests pause.
+    /// Counts a pause of all requests.
     pub fn paused(&mut self, pause: Duration) {
         self.pauses += 1;
         self.paused += pause;
