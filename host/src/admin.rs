@@ -15,11 +15,11 @@ use tokio::sync::{mpsc, oneshot};
 /// How long the front thread may take for an answer before the host counts as hung.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Serves `address` from a thread of its own, unless that is `none`. `names` are what it may be
-/// called; `token` is what whoever wants to change something has to show.
+/// Serves `address` from a thread of its own, unless that is `none`. `names` are the host names
+/// that requests may use. A client that wants to change something has to show `token`.
 ///
 /// # Errors
-/// If it cannot be listened on.
+/// If the address is not usable.
 pub fn start(
     address: &str,
     names: &[String],
@@ -60,7 +60,7 @@ impl admin::Report for Host {
     async fn metrics(&self) -> String {
         match self.report().await {
             Ok(answer) => prometheus(&answer),
-            // Missing numbers are what alarms are made for.
+            // Alarms notice missing numbers.
             Err(error) => format!("# {error:#}\n"),
         }
     }
@@ -152,7 +152,7 @@ impl admin::Report for Host {
     }
 }
 
-/// Takes as long wherever they differ.
+/// Compares in constant time, wherever the texts differ.
 fn same(a: &str, b: &str) -> bool {
     a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// How long a client that connects waits for the list.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Until a request that a lost link has taken along is sent again.
+/// Time until a request that a lost link has taken along goes out again.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// A snapshot, and those before it.
@@ -26,8 +26,8 @@ pub struct Bitmaps {
 }
 
 impl Bitmaps {
-    /// Asks the store for what is before a snapshot; nothing if it cannot say in time, or this is
-    /// none.
+    /// Asks the store for the snapshots before a snapshot. `None` if the export is no snapshot, or
+    /// the store does not answer in time.
     pub async fn of(router: Rc<Router>, export: String) -> Option<Bitmaps> {
         tokio::time::timeout(LIMIT, Bitmaps::find(router, &export)).await.ok().flatten()
     }
@@ -57,16 +57,16 @@ impl Bitmaps {
         }
     }
 
-    /// The names of those before it, the newest first.
+    /// The names of the earlier snapshots, the newest first.
     pub fn names(&self) -> Vec<String> {
         self.earlier.iter().map(|info| info.name.clone()).collect()
     }
 
-    /// The changes since one of them, from the start of a range on: changed ranges as data, the
-    /// rest as a hole. Waits while the store cannot be reached.
+    /// The changes since an earlier snapshot, from the start of a range on: changed ranges as data,
+    /// the rest as a hole. Waits while the store is out of reach.
     ///
     /// # Errors
-    /// If a snapshot has been deleted meanwhile, or its map cannot be read.
+    /// If somebody has deleted a snapshot meanwhile, or its map is unreadable.
     pub async fn since(&self, name: &str, range: Range) -> Result<Vec<StatusRun>, BlockError> {
         let since = self.earlier.iter().find(|info| info.name == name).map(SnapshotInfo::key);
         let since = since.ok_or(BlockError::Stopped)?;
@@ -90,7 +90,7 @@ impl Bitmaps {
     }
 }
 
-/// Nothing if the link was lost, or the store knows no snapshots.
+/// `None` if the link was lost, or the store knows no snapshots.
 async fn ask(
     router: &Router,
     volume: &str,
@@ -107,7 +107,7 @@ async fn ask(
     }
 }
 
-/// Runs from the start of a range to a sector; nothing if these ranges are not between.
+/// Runs from the start of a range to a sector; `None` if these ranges are not between.
 fn runs(range: Range, ranges: &[Range], end: u64) -> Option<Vec<StatusRun>> {
     let mut runs = Vec::new();
     let mut at = range.lba;

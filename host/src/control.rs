@@ -11,22 +11,22 @@ pub enum HostCommand {
     Attach {
         /// Which.
         volume: String,
-        /// Also if another host that is connected has it.
+        /// Also if another connected host has it.
         take_over: bool,
     },
-    /// The command that asked for it does not wait any more.
+    /// The command that asked for the volume does not wait any more.
     CancelAttach {
         /// Which volume.
         volume: String,
     },
-    /// Detach a volume of which the store has everything, or give up to attach it.
+    /// Detach a volume if the store has everything of it, or give up to attach it.
     Detach {
         /// Which.
         volume: String,
         /// Free its journal also if the store may not have everything.
         drop_undelivered: bool,
     },
-    /// Other limits for a volume until this host stops. A limit that is not given stays.
+    /// Other limits for a volume until this host stops. A missing limit stays as it is.
     Limit {
         /// Which.
         volume: String,
@@ -42,7 +42,7 @@ pub enum HostCommand {
         /// Of the trace.
         name: String,
     },
-    /// Keep what was recorded, or end a replay.
+    /// Keep the recorded trace, or end a replay.
     Stop {
         /// Of which volume.
         volume: String,
@@ -75,7 +75,7 @@ pub enum HostCommand {
         /// Which.
         ranges: Vec<Span>,
     },
-    /// End that.
+    /// End the warming.
     StopWarming {
         /// Of which volume.
         volume: String,

@@ -1,34 +1,34 @@
-//! The journal that this host keeps of a volume while it is not attached.
+//! The journals that this host keeps of volumes while they are detached.
 
 use super::state::VolumeFile;
 use longhaul_core::host::journal::Report;
 use std::fs::File;
 use std::time::SystemTime;
 
-/// The journal that this host keeps of a volume while it is not attached.
+/// The journal that this host keeps of a volume while it is detached.
 #[derive(Clone, Debug)]
 pub struct KeptJournal {
     /// Its description.
     pub file: VolumeFile,
     /// Bytes of writes that may be missing at the store. Never less than are missing.
     pub lag_bytes: u64,
-    /// Journal space they take.
+    /// Journal space of these writes.
     pub journal_bytes: u64,
-    /// The last write to the journal; the oldest one that is missing at the store is not younger.
+    /// The last write to the journal. The oldest write that is missing at the store is not younger.
     pub since: Option<SystemTime>,
-    /// Whether the journal has been read; until then it may be full.
+    /// Whether the host has read the journal. Until then it may be full.
     pub known: bool,
 }
 
 impl KeptJournal {
-    /// Of a journal that was not read yet: all of it may be undelivered.
+    /// The entry of a journal before its first read: the store may lack all of it.
     pub fn unread(file: VolumeFile) -> KeptJournal {
         let bytes = if file.delivered { 0 } else { file.journal.bytes() };
         let since = (bytes > 0).then(SystemTime::now);
         KeptJournal { known: file.delivered, file, lag_bytes: bytes, journal_bytes: bytes, since }
     }
 
-    /// Of a journal that was read.
+    /// The entry of a journal after its read.
     pub fn read(file: VolumeFile, files: &[File], report: &Report) -> KeptJournal {
         if file.delivered || report.live_bytes == 0 {
             let (lag_bytes, journal_bytes, since) = (0, 0, None);

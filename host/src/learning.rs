@@ -31,7 +31,7 @@ pub struct LearnedTables {
 enum LearnedTable {
     /// A link went down meanwhile.
     Begun(Box<TableInProgress>),
-    /// With this many writes the volume is not what was expected: why.
+    /// With this many writes the volume is not the expected one, for this reason.
     Failed(Seq, String),
 }
 
@@ -45,7 +45,8 @@ pub struct TableInProgress {
 }
 
 impl LearnedTables {
-    /// Why the volume with this many writes is not what was expected, if it was read before.
+    /// The reason why the volume with this many writes is not the expected one, if an attempt found
+    /// so.
     pub fn failed(&self, volume: VolumeId, committed: Seq) -> Option<String> {
         match self.by_volume.borrow().get(&volume) {
             Some(LearnedTable::Failed(seq, why)) if *seq == committed => Some(why.clone()),
@@ -53,7 +54,7 @@ impl LearnedTables {
         }
     }
 
-    /// Remembers that the volume with this many writes is not what was expected.
+    /// Remembers that the volume with this many writes is not the expected one.
     pub fn fail(&self, volume: VolumeId, committed: Seq, why: String) {
         self.by_volume.borrow_mut().insert(volume, LearnedTable::Failed(committed, why));
     }
@@ -75,8 +76,7 @@ impl LearnedTables {
 impl TableInProgress {
     /// Begins an empty table beside `dir`.
     ///
-    /// # Errors
-    /// If its files cannot be made.
+    /// # Errors If the host cannot make its files.
     pub async fn begin(dir: &Path, head: Head, committed: Seq) -> Result<TableInProgress> {
         let dir = dir.with_extension("new");
         let begin = move || {
@@ -93,20 +93,20 @@ impl TableInProgress {
         &self.dir
     }
 
-    /// The first sector that is not known yet.
+    /// The first unknown sector.
     pub fn at(&self) -> u64 {
         self.learner.at()
     }
 
-    /// Takes all sectors before `end` for zeroes that were not taken yet.
+    /// Takes all unknown sectors before `end` for zeroes.
     pub fn pass(&mut self, end: u64) {
         self.learner.pass(end);
     }
 
-    /// Ends the table: all of it goes to its files.
+    /// Ends the table and writes all of it to its files.
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// If a write fails.
     pub async fn finish(&mut self) -> Result<()> {
         self.learner.finish();
         while !self.learner.is_at_rest() {

@@ -71,10 +71,9 @@ pub struct StageTimes {
     pub front: Histogram,
     /// The engine with all that it hands over to disk and link; once for each wake-up.
     pub host: Histogram,
-    /// From a read that the store is asked for to the answer, so with the way there and back, and
-    /// with the store.
+    /// Time from a read request to the store until the answer, with the way there and back.
     pub link: Histogram,
-    /// From a batch of writes to the word that it is committed, as `link`.
+    /// Time from a batch of writes until the store reports its commit, measured like `link`.
     pub commit: Histogram,
     /// The journal's disk.
     pub disk: DiskTimes,
@@ -104,7 +103,7 @@ pub struct VolumeMetrics {
     pub latency: [Histogram; RequestKind::ALL.len()],
     /// Bytes of reads that succeeded.
     pub read_bytes: u64,
-    /// Bytes of writes that were asked for.
+    /// Bytes of writes that clients asked for.
     pub write_bytes: u64,
     /// Requests that failed.
     pub errors: u64,
@@ -118,7 +117,7 @@ impl VolumeMetrics {
         }
     }
 
-    /// A request was answered.
+    /// Counts the answer to a request.
     pub fn end(&mut self, kind: RequestKind, took: Duration, reply: &Result<Reply, BlockError>) {
         self.latency[kind as usize].record(took);
         match reply {

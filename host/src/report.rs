@@ -25,11 +25,11 @@ use tokio::sync::oneshot;
 
 /// A request of the admin listener to the front thread, with the way back for the answer.
 pub enum AdminRequest {
-    /// How everything is.
+    /// The state of everything.
     Report(oneshot::Sender<HostSnapshot>),
-    /// The traces that are kept.
+    /// The kept traces.
     Traces(oneshot::Sender<anyhow::Result<Vec<TraceReport>>>),
-    /// What is pinned.
+    /// The pinned ranges.
     Pins(oneshot::Sender<Vec<PinsReport>>),
     /// A command.
     Control(HostCommand, oneshot::Sender<anyhow::Result<()>>),
@@ -41,7 +41,7 @@ pub enum AdminRequest {
     NbdRights(oneshot::Sender<nbd::ClientRightsReport>),
     /// Other rights of theirs.
     NbdChange(nbd::ClientChange, oneshot::Sender<anyhow::Result<()>>),
-    /// The config file says something else now about who may use what.
+    /// The config file has other rights now.
     Reload(Box<ConfiguredAccess>, nbd::Access, oneshot::Sender<anyhow::Result<()>>),
 }
 
@@ -65,16 +65,16 @@ pub struct HostReport {
     pub stopping: bool,
     /// By name.
     pub volumes: Vec<VolumeReport>,
-    /// Descriptions in the state directory that cannot be read.
+    /// Unreadable descriptions in the state directory.
     #[serde(default)]
     pub damaged: Vec<DamagedReport>,
-    /// Where NBD is served.
+    /// The addresses of NBD.
     #[serde(default)]
     pub nbd: Vec<String>,
     /// NBD clients have to use TLS.
     #[serde(default)]
     pub nbd_tls: bool,
-    /// Where iSCSI is served.
+    /// The addresses of iSCSI.
     #[serde(default)]
     pub iscsi: Vec<String>,
     /// To the store.
@@ -89,7 +89,7 @@ pub struct HostReport {
     pub iscsi_sessions: Vec<SessionReport>,
 }
 
-/// A volume of the state directory that cannot be attached, because what describes it is damaged.
+/// A volume of the state directory that the host cannot attach, because its description is damaged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamagedReport {
     /// Its identity, as its directory says it.
@@ -98,21 +98,25 @@ pub struct DamagedReport {
     pub problem: String,
 }
 
-/// A volume in `/status`. Numbers are zero while it is not attached.
+/// A volume in `/status`. Numbers are zero while it is detached.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct VolumeReport {
     /// Name.
     pub name: String,
     /// Identity, once attached.
     pub id: Option<String>,
-    /// `attached`, `attaching` (under way, or waiting for the store), `refused` (the last attempt
-    /// failed, the next one will come), `detaching`, `fenced`, `stopped`, or `left`: not attached,
-    /// with writes in its journal that were not delivered.
+    /// One of these states:
+    ///
+    /// - `attached`;
+    /// - `attaching`: under way, or waiting for the store;
+    /// - `refused`: the last attempt failed, the next one will come;
+    /// - `detaching`, `fenced`, `stopped`;
+    /// - `left`: detached, with undelivered writes in its journal.
     pub state: String,
     /// The host that fenced it off.
     #[serde(default)]
     pub fenced_by: Option<FencedBy>,
-    /// Why it is not attached, or what is wrong with it.
+    /// Why it is detached, or the trouble that it has.
     pub reason: Option<String>,
     /// Size.
     pub size_bytes: u64,
@@ -158,11 +162,11 @@ pub struct VolumeReport {
 /// The journal of a volume in `/status`, and the writes in it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct JournalReport {
-    /// Bytes the store has not committed: lost if this host were. While it is not attached, the
-    /// bytes in the journal that are not known to be committed, which is never less.
+    /// Bytes that the store has not committed; the loss of this host would lose them. While the
+    /// volume is detached, the bytes in the journal that may be uncommitted, which is never less.
     pub lag_bytes: u64,
-    /// Age of the oldest of them, writes of an earlier run counted from the attach. While it is not
-    /// attached, the age of the last write.
+    /// Age of the oldest of them. Writes of an earlier run count from the attach. While the volume
+    /// is detached, the age of the last write.
     pub lag_seconds: f64,
     /// Journal space they take.
     pub journal_bytes: u64,
@@ -202,24 +206,24 @@ pub struct WaitingReport {
 /// Shares and ratios of a volume since the attach.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RatioReport {
-    /// Share of bytes read that needed no store, if anything was read.
+    /// Share of the read bytes that needed no store, if clients read anything.
     pub hit_rate: Option<f64>,
-    /// Bytes of data written for each byte that compression made of them, if any was packed;
-    /// zeroes, which take nothing, count.
+    /// Bytes of data for each byte after compression, if the host compressed anything. Zeroes,
+    /// which take nothing, count.
     pub compression_ratio: Option<f64>,
-    /// Share of the bytes on their way to the store that were left out because they were
-    /// overwritten before, if anything was shipped.
+    /// Share of the bytes on their way to the store that the host left out because a later write
+    /// replaced them, if it sent anything.
     pub coalescing_ratio: Option<f64>,
 }
 
 /// The store's word on a volume.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AtStoreReport {
-    /// Whether new data is refused because the tenant is over its quota of stored bytes.
+    /// Whether the store refuses new data because the tenant is over its quota of stored bytes.
     #[serde(default)]
     pub no_space: bool,
-    /// Whether the store has a replica, as it says: `none`, `behind`, or `in step` if what is
-    /// committed is there as well.
+    /// Whether the store has a replica, as it says: `none`, `behind`, or `in step` if the replica
+    /// has all committed data.
     #[serde(default)]
     pub replica: String,
 }
@@ -227,7 +231,7 @@ pub struct AtStoreReport {
 /// Reading ahead, for one volume.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReadAheadReport {
-    /// Memory taken by what was read ahead, used or not.
+    /// Memory of data that was read ahead, used or not.
     pub buffered_bytes: u64,
     /// Being read ahead.
     pub in_flight_bytes: u64,
@@ -239,11 +243,11 @@ pub struct ReadAheadReport {
     pub round_trip_ms: Option<f64>,
     /// Highest rate at which the store delivered lately.
     pub rate_bytes: u64,
-    /// Of what was read ahead and has come to its end, the share that clients read.
+    /// Share of the read-ahead that clients read, once its end is known.
     pub accuracy: Option<f64>,
-    /// Whether a trace is being recorded.
+    /// Whether the host records a trace.
     pub recording: bool,
-    /// Of the trace being replayed, the bytes that were asked for, and all.
+    /// For the trace under replay, the bytes that the host has asked for, and all bytes.
     pub replay: Option<(u64, u64)>,
 }
 
@@ -263,14 +267,14 @@ pub struct LimitReport {
 /// The version table of an encrypted volume in `/status`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct VersionsReport {
-    /// `complete`: the version of every block is known; `partial`: that of what was written or read
-    /// here; `failed`: nothing is compared any more.
+    /// `complete`: the table knows the version of every block. `partial`: it knows the blocks that
+    /// clients wrote or read here. `failed`: the host compares nothing any more.
     pub state: String,
     /// All writes up to this number are in the table on disk.
     pub durable: u64,
     /// Answers of the store that were not the newest version.
     pub outdated: u64,
-    /// Bytes of the table that were damaged, so that what they said is unknown.
+    /// Damaged bytes of the table. The versions that they held are unknown.
     pub damaged_bytes: u64,
 }
 
@@ -295,12 +299,12 @@ pub struct RewriteReport {
     pub done: bool,
     /// Bytes of the volume.
     pub total_bytes: u64,
-    /// Bytes of it that have been looked at.
+    /// Bytes that the host has looked at.
     pub done_bytes: u64,
     /// Bytes that were encrypted anew since the attach, or since the store could not give
     /// something.
     pub rewritten_bytes: u64,
-    /// Bytes that the store could not give; they are tried again.
+    /// Bytes that the store could not give. The host tries them again.
     pub failed_bytes: u64,
 }
 
@@ -315,18 +319,18 @@ impl From<RewriteStatus> for RewriteReport {
 /// The read cache of a volume in `/status`. Totals are those since the attach.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CacheReport {
-    /// `ready`, `asking` the store what was written since it was last used, or `off` after its disk
-    /// has failed.
+    /// `ready`, `asking` the store for the writes since its last use, or `off` after its disk has
+    /// failed.
     pub state: String,
     /// Bytes that fit.
     pub capacity_bytes: u64,
     /// Bytes that are there.
     pub valid_bytes: u64,
-    /// Bytes that were there when the volume was attached.
+    /// Bytes that the file held at the attach.
     pub found_bytes: u64,
-    /// Bytes of these that were dropped because they had been written since.
+    /// The part of these that the cache dropped, because clients wrote there since.
     pub dropped_bytes: u64,
-    /// Whether all were, because the store did not know what had been.
+    /// Whether the cache dropped all, because the store did not know the later writes.
     pub dropped_all: bool,
     /// Bytes given out.
     pub hit_bytes: u64,
@@ -338,21 +342,21 @@ pub struct CacheReport {
     pub index_bytes: u64,
     /// Lines of 16 KiB that had to go for others.
     pub evictions: u64,
-    /// Bytes that were turned away by policy.
+    /// Bytes that the policy turned away.
     pub refused_bytes: u64,
-    /// Bytes that were turned away because the disk was behind.
+    /// Bytes that the cache turned away because the disk was behind.
     pub behind_bytes: u64,
-    /// Bytes forgotten because they were written.
+    /// Bytes that the cache forgot because a client overwrote them.
     pub forgotten_bytes: u64,
-    /// Blocks of 4 KiB that could not be read as they had been written.
+    /// Blocks of 4 KiB that the disk did not return as written.
     pub damaged_blocks: u64,
-    /// Bytes of the volume that are pinned.
+    /// Bytes of the volume that pins cover.
     #[serde(default)]
     pub pinned_bytes: u64,
     /// Bytes of these that are there.
     #[serde(default)]
     pub pinned_valid_bytes: u64,
-    /// Most bytes that may be pinned.
+    /// Most bytes that pins may cover.
     #[serde(default)]
     pub pinned_most_bytes: u64,
     /// The last warming by command, if there was one.
@@ -367,7 +371,7 @@ pub struct WarmReport {
     pub number: u64,
     /// `running`, `done` or `stopped`.
     pub state: String,
-    /// Bytes that were to be warmed.
+    /// Bytes to warm.
     pub total_bytes: u64,
     /// Bytes of these that are warm.
     pub done_bytes: u64,
@@ -490,7 +494,7 @@ pub fn collect(
     HostSnapshot { report, metrics, iscsi: iscsi.counters() }
 }
 
-/// A volume that nobody attaches, whose journal holds what was not delivered.
+/// A detached volume whose journal holds undelivered writes.
 fn left(registry: &VolumeRegistry, file: &VolumeFile) -> VolumeReport {
     let dir = file.volume_id().map(|id| registry.state().volume_dir(id)).unwrap_or_default();
     VolumeReport {
@@ -517,14 +521,14 @@ fn why(failure: &AttachFailure) -> String {
     failure.text().unwrap_or("waiting for the store").to_owned()
 }
 
-/// Fills in the journal of a volume that is not attached.
+/// Fills in the journal of a detached volume.
 fn fill_kept(report: &mut VolumeReport, kept: &KeptJournal) {
     report.id = Some(kept.file.id.clone());
     report.size_bytes = kept.file.sectors * 512;
     report.epoch = kept.file.epoch;
     report.journal.lag_bytes = kept.lag_bytes;
     report.journal.lag_seconds = kept.since.map_or(0.0, |since| {
-        // Never nothing while something is missing, whatever the clock was set to.
+        // Never zero while something is missing, even if somebody has set the clock.
         since.elapsed().unwrap_or_default().as_secs_f64().max(0.001)
     });
     report.journal.journal_bytes = kept.journal_bytes;

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 /// How long the journal may take to become stable when the drain limit is over, or was zero.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long before clients are no longer waited for those that have not left are cut off.
+/// How long before the end of the wait for clients the host cuts off those that have not left.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long systemd waits for the first attempt to connect to a store. It takes seconds for each
@@ -48,8 +48,8 @@ const RELOADED: [&str; 7] = [
     "--volume",
 ];
 
-/// Runs a host until it is told to stop. `read` reads the command line with its config file, now
-/// and at each SIGHUP; the `[iscsi]` table of that file has no flag.
+/// Runs a host until a signal stops it. `read` reads the command line with its config file, now and
+/// at each SIGHUP; the `[iscsi]` table of that file has no flag.
 ///
 /// # Errors
 /// If it cannot start: the state directory, credential, addresses or certificates are not usable.
@@ -93,7 +93,8 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         accept_rollback: args.roots.accept_rollback.clone(),
         expect_root,
         locks: EncryptionPolicy::load(&args.keys)?.of_tenant(tenant_of(&credential.serial)),
-        // Without a journal it is what there was before anything was done about distance.
+        // Without a journal, read nothing ahead by default, so that measurements show the plain
+        // distance.
         readahead_bytes: args.readahead.unwrap_or(if args.write_through { 0 } else { 32 << 20 }),
         limits: Limits {
             drain: args.rates.drain_rate.clone(),
@@ -114,8 +115,8 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         }
         _ => None,
     };
-    // First: whoever can connect to a disk can ask how it is. The token's file is synced, which may
-    // take a while.
+    // Start this first, so that any program that can connect to a disk can also ask for the status.
+    // Syncing the token's file may take a while.
     let (questions, asked) = mpsc::channel(16);
     let token = iscsi::new_token(&args.state)?;
     admin::start(&args.admin_args.admin, &args.admin_args.admin_host, token, questions.clone())?;
@@ -210,7 +211,7 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     }
     tracing::info!(host = %state.host(), state = %state.path().display(), "host is running");
     tokio::select! {
-        // Clients that start after us find their volumes, if the store can be reached at all.
+        // If the store answers, clients that start after the host find their volumes.
         () = async {
             let _ = tokio::time::timeout(READY_LIMIT, registry.link_tried()).await;
             notify(sd_notify::NotifyState::Ready);
@@ -229,11 +230,11 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         listener.abort();
     }
     server.stop();
-    // Before requests are refused: an initiator that stays is told so while it can still hear it.
+    // Stop the target before refusing requests. Then an initiator that stays still hears of it.
     target.stop(args.drain_limit.min(SETTLE_LIMIT).saturating_sub(GOODBYE_LIMIT));
     let clients = || server.connections() + target.connections();
     let winding = async {
-        // A volume that is being attached would stay attached at the store.
+        // Otherwise a volume would stay attached at the store after an attach under way.
         let settled = Instant::now() + args.drain_limit.min(SETTLE_LIMIT);
         until(settled, || registry.attempts() == 0).await;
         wind_down(&registry.volumes(), clients, args.drain_limit).await;
@@ -243,7 +244,7 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         () = stop.wait() => tracing::warn!("leaving at once"),
     }
     farewell(&registry);
-    // Before the runtime goes: the link sends what is queued, journals end their threads.
+    // Close before the runtime goes: the link sends its queue, and journals end their threads.
     let closed = tokio::task::spawn_blocking({
         let client = router.client();
         move || client.close()
@@ -271,8 +272,8 @@ async fn follow(
     }
 }
 
-/// Reads the command line and its config file again, and takes up what can change. Everything is
-/// checked before anything is taken up.
+/// Reads the command line and its config file again, and applies the values that may change. Checks
+/// everything before it applies anything.
 async fn take_up(
     (registry, server, questions): Parts<'_>,
     read: &Read<HostArgs>,
@@ -311,8 +312,8 @@ async fn take_up(
     Ok(line.settings)
 }
 
-/// Finishes what is in flight and drains, within `limit`; then the journal still gets the time to
-/// make stable what was acknowledged.
+/// Finishes all requests in flight and drains, within `limit`. Then the journal still gets time to
+/// make all acknowledged writes stable.
 async fn wind_down(volumes: &[Rc<Volume>], clients: impl Fn() -> usize, limit: Duration) {
     let deadline = Instant::now() + limit;
     until(deadline.min(Instant::now() + SETTLE_LIMIT), || clients() == 0).await;
@@ -324,15 +325,15 @@ async fn wind_down(volumes: &[Rc<Volume>], clients: impl Fn() -> usize, limit: D
     until(Instant::now() + SETTLE_LIMIT, || volumes.iter().all(|volume| volume.is_idle())).await;
 }
 
-/// Waits until something is so, at most to the deadline. It is a matter of seconds, so that looking
-/// again and again is good enough.
+/// Waits until `done` is true, at most to the deadline. That takes seconds, so polling is good
+/// enough.
 async fn until(deadline: Instant, done: impl Fn() -> bool) {
     while !done() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Says of each volume what is left to deliver.
+/// Logs for each volume the data that the store still lacks.
 fn farewell(registry: &VolumeRegistry) {
     for volume in registry.volumes() {
         let (status, ..) = volume.status();
@@ -382,7 +383,7 @@ fn farewell(registry: &VolumeRegistry) {
     }
 }
 
-/// Other users can open the unix sockets once one of them is granted something.
+/// Lets other users open the unix sockets if any of them has a grant.
 fn set_nbd_access(server: &NbdServer, addresses: &[Address], access: nbd::Access) {
     for address in addresses {
         if let Err(error) = address.share(access.has_users()) {

@@ -29,19 +29,19 @@ pub struct VolumeSettings {
     pub on_journal_failure: OnJournalFailure,
     /// No journals.
     pub write_through: bool,
-    /// How writes are compressed.
+    /// The compression of writes.
     pub compression: Compression,
     /// The volumes that must be encrypted, and the keys that open them.
     pub locks: EncryptionPolicy,
-    /// Rollbacks of encrypted volumes that are accepted.
+    /// Accepted rollbacks of encrypted volumes.
     pub accept_rollback: Vec<AcceptedRollback>,
     /// The roots of encrypted volumes that this host does not know.
     pub expect_root: Vec<RootExpectation>,
-    /// Memory of a volume for what is read ahead, in bytes.
+    /// Memory of a volume for read-ahead data, in bytes.
     pub readahead_bytes: u64,
     /// Limits of volumes that no command has given others.
     pub limits: Limits,
-    /// The trace that is read ahead when a volume is attached.
+    /// The trace that the host reads ahead after an attach.
     pub warm: Option<String>,
 }
 

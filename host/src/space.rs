@@ -9,25 +9,25 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often an attach looks whether the space of its volume has been given back.
+/// How often an attach looks whether the space of its volume is free.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The volumes whose space is being given back.
+/// The volumes whose space the host is freeing.
 pub struct JournalSpace {
     state: Arc<StateDir>,
     freeing: RefCell<BTreeSet<VolumeId>>,
 }
 
 impl JournalSpace {
-    /// Nothing is being given back in this state directory.
+    /// The host is freeing nothing in this state directory.
     pub fn new(state: Arc<StateDir>) -> JournalSpace {
         JournalSpace { state, freeing: RefCell::default() }
     }
 
-    /// Gives back what the state directory has of a volume. Nothing may attach it meanwhile.
+    /// Frees the space that the state directory has for a volume. No task may attach it meanwhile.
     ///
     /// # Errors
-    /// If a file cannot be removed.
+    /// If a file stays.
     pub async fn free(&self, id: VolumeId, file: VolumeFile) -> Result<()> {
         self.freeing.borrow_mut().insert(id);
         let state = self.state.clone();
@@ -36,7 +36,7 @@ impl JournalSpace {
         freed
     }
 
-    /// Resolves when nothing of a volume is being given back.
+    /// Resolves when nothing of a volume is left to free.
     pub async fn wait(&self, id: VolumeId) {
         while self.freeing.borrow().contains(&id) {
             tokio::time::sleep(POLL_INTERVAL).await;

@@ -13,7 +13,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Begins it: nothing is attached any more.
+    /// Begins it: the host attaches nothing any more.
     pub fn begin(&self) {
         self.begun.set(true);
     }
@@ -44,12 +44,12 @@ impl Drop for AttemptGuard {
     }
 }
 
-/// The end of a volume that is not attached and that a command does not want any more.
+/// The end of a detached volume that a command does not want any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
     /// Its files here stay.
     Cancelled,
-    /// Its space is given back.
+    /// The host frees its space.
     Detached {
         /// Also if the store may not have everything.
         drop_undelivered: bool,

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Each part is a process of its own: what it started ends with it, as if it had been killed.
+/// Each part is a process of its own: all it started ends with it, as if somebody had killed it.
 fn process<T>(part: impl Future<Output = T>) -> T {
     let runtime = super::runtime::front_runtime().unwrap();
     let limited = async { tokio::time::timeout(Duration::from_secs(180), part).await.unwrap() };
@@ -158,7 +158,7 @@ async fn write_and_flush_at(volume: &Rc<Volume>, lba: u64) {
     let asker: Rc<dyn Requester> = done.clone();
     let data = Bytes::from_static(&[7; 8192]);
     let write = Request::Write { range: Range::new(lba, 16), data, fua: false };
-    // A flush covers what was acknowledged before it.
+    // A flush covers all writes that were acknowledged before it.
     for (number, request) in [(1, write), (2, Request::Flush)] {
         volume.submit(&asker, Instant::now(), std::iter::once((number, request)));
         while done.0.get() < number as usize {
@@ -175,7 +175,7 @@ fn what_was_not_delivered_is_known_without_the_store() {
         let (stop, stopped) = store(&data).await;
         create(&data, "v").await;
         let registry = host(&data, &state);
-        // The link is not up yet: the client is held, not refused.
+        // The link is not up yet. The client has to wait; the host does not refuse it.
         let (info, volume) = registry.clone().open("v".into(), true).await.unwrap();
         assert_eq!(info.sectors, 16 << 11);
         assert_eq!(report(&registry).journal.lag_bytes, 0);
@@ -206,7 +206,7 @@ fn what_was_not_delivered_is_known_without_the_store() {
         assert_eq!(report.journal.journal_capacity_bytes, 64 << 20);
         assert_eq!(report.reason.as_deref(), Some("waiting for the store"));
     });
-    // A journal that cannot be read counts as full, and the status says why.
+    // An unreadable journal counts as full, and the status says why.
     let volume = std::fs::read_dir(state.join("volumes")).unwrap().next().unwrap().unwrap();
     std::fs::write(volume.path().join("journal.0003"), "cut").unwrap();
     process(async {
@@ -251,7 +251,7 @@ fn a_journal_that_nothing_describes_is_not_overwritten() {
     });
 }
 
-/// A file with this content that can be opened for writing, and every write to it fails.
+/// A file with this content that opens for writing. Every write to it fails.
 fn unwritable(content: &[u8]) -> std::fs::File {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
     use std::io::Write as _;
@@ -397,7 +397,7 @@ fn a_volume_grows_while_it_is_attached_and_whoever_registered_is_told() {
         let (info, _) = registry.clone().open("v".into(), true).await.unwrap();
         assert_eq!((info.sectors, report(&registry).size_bytes), (64 << 11, 64 << 20));
     });
-    // It was killed; while it is away the volume grows once more.
+    // The host was killed. While it is away the volume grows once more.
     assert_eq!(size_kept(), 64 << 11);
     process(async {
         let _store = store(&data).await;
@@ -499,7 +499,7 @@ fn volumes_are_copied_at_the_store() {
             assert!(metrics.contains(line), "{line}: {metrics}");
         }
     });
-    // After the host was killed, and from its journal.
+    // After a kill of the host, from its journal.
     process(async {
         let _store = store(&data).await;
         let registry = host(&data, &state);
@@ -626,7 +626,7 @@ fn writes_that_a_fenced_host_kept_are_never_taken_for_delivered() {
         assert!(error.contains("may not be at the store"), "{error}");
     });
     assert_eq!(kept(), (true, false));
-    // A journal that the volume does not use may come while it is attached.
+    // A journal that the volume does not use may come while the volume is attached.
     let aside = dir.path().join("aside");
     std::fs::rename(&journal, &aside).unwrap();
     process(async {

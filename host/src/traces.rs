@@ -18,7 +18,7 @@ const MAX_NAME_BYTES: usize = 64;
 /// Most traces of a volume.
 const MAX_TRACES: usize = 64;
 
-/// A trace that is kept.
+/// A recorded trace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TraceReport {
     /// Of which volume.
@@ -60,7 +60,7 @@ pub fn path(state: &StateDir, id: VolumeId, name: &str) -> PathBuf {
 /// The names of the traces of a volume, in order.
 ///
 /// # Errors
-/// If the directory cannot be listed.
+/// If the directory is unreadable.
 pub fn names(state: &StateDir, id: VolumeId) -> Result<Vec<String>> {
     let dir = dir(state, id);
     let entries = match std::fs::read_dir(&dir) {
@@ -78,10 +78,10 @@ pub fn names(state: &StateDir, id: VolumeId) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Keeps a trace.
+/// Saves a trace.
 ///
 /// # Errors
-/// If the volume has too many traces, or the file cannot be written.
+/// If the volume has too many traces, or a write fails.
 pub fn save(state: &StateDir, id: VolumeId, name: &str, trace: &Trace) -> Result<()> {
     let names = names(state, id)?;
     ensure!(

@@ -1,4 +1,5 @@
-//! The one link of a host, shared by its volumes: routes replies to who asked.
+//! The one link of a host, shared by its volumes: routes replies to the volumes and tasks that wait
+//! for them.
 //!
 //! Some replies name only the request, and each volume numbers its requests by itself. Such a
 //! request gets a number of the whole host on the way out, and its own back on the way in. When the
@@ -36,7 +37,7 @@ pub struct Router {
     up: Cell<bool>,
     /// It is not up yet, but takes reads that follow a Resume.
     early: Cell<bool>,
-    /// Of the protocol that is spoken; counts while the link is up.
+    /// Version of the protocol; counts while the link is up.
     version: Cell<u16>,
     /// Grows whenever the link goes up or down.
     generation: Cell<u64>,
@@ -62,7 +63,7 @@ impl Router {
         }
     }
 
-    /// Version of the protocol that is spoken while the store is connected.
+    /// Version of the protocol while the store is connected.
     pub fn version(&self) -> u16 {
         self.version.get()
     }
@@ -92,8 +93,7 @@ impl Router {
         self.early.get()
     }
 
-    /// The link is not up yet, but takes what volumes have to send: it is sent now or when it is
-    /// up.
+    /// The link is not up yet, but takes messages of volumes: it sends them now or when it is up.
     pub fn set_early(&self) {
         self.early.set(true);
     }
@@ -130,7 +130,7 @@ impl Router {
         reply.await.map_err(|_| LinkLost)
     }
 
-    /// Asks what has changed of a volume that was just attached and has no engine yet.
+    /// Asks for the changes of a volume that has just been attached and has no engine yet.
     pub async fn changes(
         &self,
         volume: VolumeId,
@@ -148,9 +148,9 @@ impl Router {
         }
     }
 
-    /// Asks something of a volume that was just attached and has no engine yet. The answer fails to
-    /// come if the link goes down. It has to be waited for: an engine that follows would take it
-    /// for one to its own request.
+    /// Asks about a volume that has just been attached and has no engine yet. If the link goes
+    /// down, no answer comes. The caller has to wait for the answer: a later engine would take it
+    /// for the answer to its own request.
     pub fn ask_early(
         &self,
         lane: Lane,
@@ -227,7 +227,7 @@ impl Router {
 
 impl Uplink for Router {
     fn send(&self, lane: Lane, mut frame: Frame<ToStore>) -> Option<Frame<ToHost>> {
-        // The client drops it too; here it would only be waited for.
+        // The client drops it too. Here a caller would wait for it in vain.
         if self.up.get() || self.early.get() {
             // A store that is too old would take the connection for broken.
             if !frame.message.is_of_version(self.version.get()) {

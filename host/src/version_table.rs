@@ -34,7 +34,8 @@ pub struct VersionTable {
     pub disk: Disk,
 }
 
-/// Names what is accepted: it is good for this state of the table and for nothing that comes later.
+/// A name for the state that an operator accepts: valid for this state of the table, not for later
+/// ones.
 pub fn token(head: &Head) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, &head.encode());
     digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
@@ -146,7 +147,7 @@ pub fn start_disk(dir: &Path, files: Vec<File>) -> Result<Disk> {
 /// Opens the files of a table, or makes them.
 ///
 /// # Errors
-/// If they cannot be used.
+/// If they are unusable.
 pub fn open_files(
     dir: &Path,
     head: Head,

@@ -1,9 +1,9 @@
 //! An attached volume on the front thread: joins the engine with connections, disk and link.
 //!
 //! Promises: the replies of one wake-up leave before it wakes journal and link. So a request that
-//! needs neither is answered without a system call to another thread. All work of one wake-up
-//! reaches journal and link together. The front thread owns the volume, so nothing here is locked.
-//! It does not know the client protocol.
+//! needs neither gets its answer without a system call to another thread. All work of one wake-up
+//! reaches journal and link together. The front thread owns the volume, so the module needs no
+//! lock. It does not know the client protocol.
 
 use super::cache::CacheFile;
 use super::metrics::{RequestKind, StageTimes, VolumeMetrics};
@@ -40,7 +40,7 @@ impl Clock {
 
     /// A moment for timers; never more than a day away.
     pub fn instant(self, time: Time) -> tokio::time::Instant {
-        // A day is for ever: the timer is armed again when it fires early.
+        // A day is for ever: if the timer fires early, the task sets it again.
         let after = Duration::from_nanos(time.0).min(self.0.elapsed() + Duration::from_secs(86400));
         tokio::time::Instant::from_std(self.0 + after)
     }
@@ -48,11 +48,12 @@ impl Clock {
 
 /// A connection that waits for replies.
 pub trait Requester {
-    /// The outcome of request `slot`; it may be collected until [`Requester::flush`].
+    /// The outcome of request `slot`. The connection may collect outcomes until
+    /// [`Requester::flush`].
     fn reply(&self, slot: u64, reply: Result<Reply, BlockError>);
-    /// Sends what was collected. Called once after the replies of a wake-up.
+    /// Sends the collected replies. Called once after the replies of a wake-up.
     fn flush(&self);
-    /// Whether a reply was collected since the last flush; sets it.
+    /// Whether the connection has collected a reply since the last flush; sets it.
     fn mark(&self) -> bool;
 }
 
@@ -60,7 +61,7 @@ pub trait Requester {
 pub trait Uplink {
     /// Takes a message. A store that answers at once gives its answer back.
     fn send(&self, lane: Lane, frame: Frame<ToStore>) -> Option<Frame<ToHost>>;
-    /// Sends what was taken.
+    /// Sends all taken messages.
     fn submit(&self);
     /// Whether a flush of this volume waits for the store.
     fn set_drain_urgent(&self, volume: VolumeId, urgent: bool);
@@ -72,7 +73,7 @@ pub enum Backing {
     Disk(Disk),
     /// Nowhere: every write waits for the store.
     None,
-    /// In memory, for measurements: a write is done when it was copied.
+    /// In memory, for measurements: a write is done after its copy.
     Memory(Vec<Vec<u8>>),
 }
 
@@ -142,7 +143,7 @@ impl Requests {
     }
 }
 
-/// When what the store has been asked for was asked.
+/// The times of the requests to the store.
 #[derive(Default)]
 struct StoreRequests {
     reads: BTreeMap<RequestId, Time>,
@@ -201,7 +202,7 @@ pub struct Volume {
     uplink: Rc<dyn Uplink>,
     on_event: OnEvent,
     detached: Cell<bool>,
-    /// Something is still to be said of it at the store.
+    /// The host still has to state something about it at the store.
     concluding: Cell<bool>,
     /// The name of its journal, if it has one.
     journal: OnceCell<String>,
@@ -225,8 +226,8 @@ struct VolumeParts {
 }
 
 impl Volume {
-    /// Joins an engine with its surroundings. `on_event` is called after each turn for what the
-    /// engine reported.
+    /// Joins an engine with its surroundings. Calls `on_event` after each turn with the engine's
+    /// reports.
     pub fn new(
         name: String,
         attached: Attached,
@@ -309,7 +310,7 @@ impl Volume {
         self.journal.get().map(String::as_str)
     }
 
-    /// The name it was attached by.
+    /// Its name at the attach.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -495,9 +496,8 @@ impl Volume {
         }
     }
 
-    /// Lets go of its files, and serves its timer no more. For a volume that is detached or fenced
-    /// off. Clients may still have it, but it must not touch a journal that another task opens or
-    /// removes.
+    /// Closes its files and stops its timer. For a volume that is detached or fenced off. Clients
+    /// may still have it, but it must not touch a journal that another task opens or removes.
     pub fn end(&self) {
         self.ended.set(true);
         self.rearm.notify_one();
@@ -616,8 +616,8 @@ impl Volume {
         (inner.engine.status(self.clock.now()), disk, metrics)
     }
 
-    /// Whether the store has everything and confirmed the end of the epoch, and all was said that
-    /// is to be said of it.
+    /// Whether the store has everything and has confirmed the end of the epoch, and the host has no
+    /// more statements to make about it.
     pub fn is_detached(&self) -> bool {
         self.detached.get() && !self.concluding.get()
     }
@@ -627,7 +627,8 @@ impl Volume {
         self.detached.get()
     }
 
-    /// Whether something is still to be said of it at the store after the end of its epoch.
+    /// Whether the host still has to state something about it at the store after the end of its
+    /// epoch.
     pub fn set_concluding(&self, concluding: bool) {
         self.concluding.set(concluding);
     }

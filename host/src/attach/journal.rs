@@ -1,4 +1,4 @@
-//! The journal of a volume that is to be attached: found and read, or made.
+//! Finds, reads or makes the journal of a volume before its attach.
 
 use super::refusals::refuse_loss;
 use crate::context::HostContext;
@@ -21,15 +21,15 @@ use std::time::Instant;
 pub struct OpenedJournal {
     pub(super) files: Vec<File>,
     pub(super) recovered: Recovered,
-    /// First file to be zeroed in the background, it and all after it hold no frame; and these
-    /// files once more.
+    /// The first file to zero in the background. This and all later files hold no frame. And the
+    /// same files, opened once more.
     pub(super) zero: (u32, Vec<File>),
     pub(super) kept: KeptJournal,
-    /// It was made for this attach and has never been used.
+    /// This attach made it, and nobody has used it.
     made: bool,
 }
 
-/// Removes a journal that was made for an attach which did not succeed.
+/// Removes a journal that was made for an unsuccessful attach.
 pub async fn discard(host: &HostContext, task: &AttachTask, journal: &mut Option<OpenedJournal>) {
     let Some(OpenedJournal { kept, .. }) = journal.take_if(|journal| journal.made) else { return };
     task.set_kept(None);
@@ -81,8 +81,8 @@ pub(super) async fn prepare(
 }
 
 impl OpenedJournal {
-    /// Whether this is the journal of that description: an operator may have moved the files away
-    /// since, or brought others.
+    /// Whether this is the journal of that description. An operator may have moved its files away,
+    /// or brought others.
     fn is_still(&self, file: &VolumeFile, dir: &Path) -> bool {
         let same = |number: u32, open: &File| -> std::io::Result<bool> {
             let (there, here) = (std::fs::metadata(journal_path(dir, number))?, open.metadata()?);
@@ -147,7 +147,7 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
         recovery = recovery.with_versions();
     }
     let recovered = std::thread::scope(|scope| {
-        // The disk reads ahead while what is there is verified; only time is lost if it cannot.
+        // The disk reads ahead while the recovery verifies. If it cannot, only time is lost.
         scope.spawn(|| {
             for file in &files {
                 let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::WillNeed);
@@ -176,13 +176,14 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
     Ok(OpenedJournal { files, recovered, zero, kept, made: false })
 }
 
-/// Makes reads of a journal see what its disk holds.
+/// Makes reads of a journal return the content of its disk.
 ///
-/// The page cache may hold more: after a failed fsync the kernel marks the pages clean although
-/// they never reached the disk (fsync(2), and "PostgreSQL's fsync surprise", LWN 2018), and a
-/// killed process may have left pages that were never synced. Recovery would adopt writes from them
-/// that the next power cut takes away. So everything dirty is written, clean pages are dropped,
-/// which needs that (`POSIX_FADV_DONTNEED` skips dirty ones), and only then the files are read.
+/// The page cache may hold more. After a failed fsync the kernel marks the pages clean although
+/// they never reached the disk (fsync(2), and "PostgreSQL's fsync surprise", LWN 2018). A killed
+/// process may have left pages without a sync. Recovery would adopt writes from such pages, and the
+/// next power cut would take them away. So this first writes all dirty pages, because
+/// `POSIX_FADV_DONTNEED` skips them. Then it drops all clean pages. Only then may recovery read the
+/// files.
 pub(super) fn distrust_page_cache(files: &[File], dir: &Path) -> Result<(), JournalDisk> {
     for (number, file) in (0..).zip(files) {
         let path = journal_path(dir, number);
@@ -201,8 +202,9 @@ pub(super) fn distrust_page_cache(files: &[File], dir: &Path) -> Result<(), Jour
     Ok(())
 }
 
-/// Notes that the volume is in use here, before the host asks the store for it: once another host
-/// is fenced off, nothing may fail. Returns the description to go back to if the store refuses.
+/// Notes that the volume is in use here, before the host asks the store for it. Once the attach has
+/// fenced off another host, nothing may fail. Returns the old description, to restore if the store
+/// refuses.
 pub(super) fn claim(
     state: &StateDir,
     file: &mut VolumeFile,
@@ -238,7 +240,7 @@ pub fn lengths(files: &[File]) -> std::io::Result<Vec<u64>> {
     files.iter().map(|file| Ok(file.metadata()?.len())).collect()
 }
 
-/// Gives a recovery what it asks for until it has an outcome.
+/// Carries out the reads of a recovery until it has an outcome.
 pub fn run_recovery(recovery: &mut Recovery, files: &[File]) -> Result<Recovered> {
     loop {
         let Some(operation) = recovery.poll_disk() else {

@@ -1,4 +1,4 @@
-//! The keys of an encrypted volume: opened before the attach, and followed while it is attached.
+//! The keys of an encrypted volume: opens them before the attach, and follows them after it.
 
 use super::journal::OpenedJournal;
 use crate::context::HostContext;
@@ -17,7 +17,7 @@ use longhaul_core::wire::link::{
 use std::rc::Weak;
 use std::time::Duration;
 
-/// How often an encrypted volume that is attached is looked at for new keys.
+/// How often the host looks for new keys of an attached encrypted volume.
 const KEYS_INTERVAL: Duration = Duration::from_secs(20);
 /// The same while it encrypts something anew, and says how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
@@ -112,7 +112,7 @@ pub(super) async fn open_keys(
     Ok(VolumeKeys { data, keys, secret })
 }
 
-/// Takes up new keys of a volume while it is attached. Ends with the volume.
+/// Applies new keys of an attached volume. Ends with the volume.
 pub(super) async fn follow_keys(
     host: Weak<HostContext>,
     volume: Weak<Volume>,

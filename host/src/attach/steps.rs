@@ -129,8 +129,8 @@ async fn try_attach(
     asked
 }
 
-/// Opens the read cache of a volume before the store is asked for the volume: it may take a while.
-/// That of an encrypted volume is encrypted.
+/// Opens the read cache of a volume before the host asks the store for the volume, because that may
+/// take a while. The cache of an encrypted volume is encrypted.
 async fn open_cache(
     host: &HostContext,
     name: &str,
@@ -189,7 +189,7 @@ async fn ask(
         && *failure != AttachFailure::Link
         && delivered
     {
-        // A link that is lost now leaves an epoch behind in which nothing was written.
+        // If the link goes down now, it leaves behind an epoch without writes.
         let _ = host.router.call(|request| ToStore::Detach { request, volume: id, epoch }).await;
     }
     let volume = granted?;
@@ -205,8 +205,7 @@ async fn ask(
     Ok(volume)
 }
 
-/// The store has granted an epoch: makes a volume of it. If that fails, nothing was written under
-/// the epoch.
+/// Makes a volume of the epoch that the store has granted. If that fails, the epoch has no writes.
 async fn granted(
     attempt: &Attempt<'_>,
     attached: Attached,
@@ -259,8 +258,8 @@ fn start(
             (file.released, file.delivered) = (false, false);
             file.encrypted |= keys.is_some();
             if let Err(error) = host.state.save_volume(&file) {
-                // Only the epoch is outdated, which the journal knows better: a full disk is no
-                // reason to leave a volume down after a crash.
+                // Only the epoch is outdated, which the journal knows better. A full disk must not
+                // keep a volume down after a crash.
                 tracing::warn!(volume = name, "{error:#}; going on, the journal has its space");
             }
             let dir = host.state.volume_dir(attached.volume);

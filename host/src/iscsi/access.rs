@@ -1,12 +1,12 @@
-//! Which initiators may use which volume: from the `[iscsi]` table of the config file, and from
-//! `longhaul iscsi`, which is kept in the state directory.
+//! The rights of initiators to volumes. They come from the `[iscsi]` table of the config file, and
+//! from `longhaul iscsi`, whose changes the state directory keeps.
 //!
 //! ```text
 //! iscsi.json     users with their secrets, grants and redirections given by command (0600)
 //! admin.token    what a command shows to be allowed to change them (0600), new at each start
 //! ```
 //!
-//! Promises: a file in the state directory is replaced whole or not at all, before a change takes
+//! Promises: a change replaces its file in the state directory whole or not at all, before it takes
 //! effect. No report shows a secret. The host refuses a file with secrets that others may read.
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 
 const VERSION: u32 = 1;
 
-/// Lengths of a CHAP secret, in bytes: at least 96 bits (RFC 7143 §12.1.3); no initiator is known
-/// to take more than 255.
+/// Lengths of a CHAP secret, in bytes: at least 96 bits (RFC 7143 §12.1.3). No known initiator
+/// takes more than 255.
 pub const SECRET_BYTES: std::ops::RangeInclusive<usize> = 12..=255;
 
 /// Longest name of a CHAP user, in bytes.
@@ -37,7 +37,7 @@ const MAX_ENTRIES: usize = 10_000;
 struct IscsiTable {
     /// The portals that SendTargets tells, instead of the addresses listened on.
     portals: Vec<String>,
-    /// MD5 and SHA-1 may be used.
+    /// The target may use MD5 and SHA-1.
     weak_chap: bool,
     users: BTreeMap<String, TableSecret>,
     target_user: Option<TableTargetUser>,
@@ -76,13 +76,13 @@ enum TableGrant {
 pub struct ConfiguredAccess {
     /// The portals that SendTargets tells, instead of the addresses listened on.
     pub portals: Vec<String>,
-    /// MD5 and SHA-1 may be used for CHAP.
+    /// The target may use MD5 and SHA-1 for CHAP.
     pub weak_chap: bool,
     access: Access,
 }
 
 impl ConfiguredAccess {
-    /// Whether another one differs in what a target takes up only at its start.
+    /// Whether the other one differs in a setting that needs a restart of the target.
     #[must_use]
     pub fn needs_restart(&self, other: &ConfiguredAccess) -> bool {
         self.portals != other.portals || self.weak_chap != other.weak_chap
@@ -91,7 +91,7 @@ impl ConfiguredAccess {
     /// Reads the `[iscsi]` table of a config file; all defaults without one.
     ///
     /// # Errors
-    /// If something in it is not usable, or it has secrets that others may read.
+    /// If a value is not usable, or other users may read a file with secrets.
     pub fn load(config: Option<&Path>) -> Result<ConfiguredAccess> {
         let Some((path, table)) = config_table(config, "iscsi")? else {
             return Ok(ConfiguredAccess::default());
@@ -107,7 +107,7 @@ impl ConfiguredAccess {
 /// A table of the config file, with the file, if there are both.
 ///
 /// # Errors
-/// If the file cannot be read, or is no TOML.
+/// If the file is unreadable, or is no TOML.
 pub fn config_table<'a>(
     config: Option<&'a Path>,
     name: &str,
@@ -172,10 +172,10 @@ fn secret_of(inline: Option<String>, file: Option<&Path>, config: &Path) -> Resu
     }
 }
 
-/// A secret in a file of its own; a line's end after it is not part of it.
+/// Reads a secret from a file of its own. Ignores a line end after it.
 ///
 /// # Errors
-/// If it cannot be read, others may read it, or it is too short or too long.
+/// If the file is unreadable, other users may read it, or the secret is too short or too long.
 pub fn read_secret(path: &Path) -> Result<Secret> {
     check_mode(path)?;
     let read = std::fs::read(path);
@@ -288,7 +288,7 @@ pub enum InitiatorChange {
         /// CHAP user that the initiator has to authenticate as.
         user: Option<String>,
     },
-    /// All grants of an initiator for a volume are withdrawn.
+    /// Withdraws all grants of an initiator for a volume.
     Deny {
         /// Which volume.
         volume: String,
@@ -316,7 +316,7 @@ pub enum InitiatorChange {
         /// It is what the target authenticates itself with.
         target: bool,
     },
-    /// Initiators of a volume are sent elsewhere, or not any more.
+    /// Redirects initiators of a volume, or does so no longer.
     Move {
         /// Which volume.
         volume: String,
@@ -369,7 +369,7 @@ pub struct User {
 pub struct InitiatorGrantReport {
     /// Which volume.
     pub volume: String,
-    /// iSCSI name of the initiator; none where the volume is listed and nobody may use it.
+    /// iSCSI name of the initiator; `None` if the volume has a list that lets nobody in.
     pub initiator: Option<String>,
     /// CHAP user that it has to authenticate as.
     pub chap_user: Option<String>,
@@ -399,7 +399,7 @@ pub struct InitiatorRightsReport {
     pub grants: Vec<InitiatorGrantReport>,
     /// CHAP users.
     pub users: Vec<User>,
-    /// Volumes whose initiators are sent elsewhere.
+    /// Volumes whose initiators are redirected.
     pub moved: Vec<MoveReport>,
 }
 
@@ -411,10 +411,10 @@ pub struct InitiatorRights {
 }
 
 impl InitiatorRights {
-    /// Reads what is kept in a state directory.
+    /// Reads the rights in a state directory.
     ///
     /// # Errors
-    /// If it cannot be read, or others may read it.
+    /// If the file is unreadable, or other users may read it.
     pub fn open(state: &Path, fixed: ConfiguredAccess) -> Result<InitiatorRights> {
         let path = state.join("iscsi.json");
         let kept = if path.exists() {
@@ -439,10 +439,10 @@ impl InitiatorRights {
         Ok(rights)
     }
 
-    /// The same for the target.
+    /// The rights, in the form for the target.
     ///
     /// # Errors
-    /// If what the config file and the commands say does not go together.
+    /// If the config file and the commands contradict each other.
     pub fn access(&self) -> Result<Access> {
         self.join(&self.kept)
     }
@@ -468,10 +468,10 @@ impl InitiatorRights {
         Ok(access)
     }
 
-    /// The config file says something else now.
+    /// Replaces the rights of the config file.
     ///
     /// # Errors
-    /// If that does not go together with what the commands said; then everything is as it was.
+    /// If they contradict those of the commands. Then nothing changes.
     pub fn set_fixed(&mut self, fixed: ConfiguredAccess) -> Result<Access> {
         let before = std::mem::replace(&mut self.fixed, fixed);
         let access = self.access();
@@ -481,11 +481,11 @@ impl InitiatorRights {
         access
     }
 
-    /// Makes a change, durably; gives what the target has to be told.
+    /// Makes a change, durably. Returns the new rights for the target.
     ///
     /// # Errors
-    /// If there is nothing to change, it is not for a command to change, or it cannot be kept. Then
-    /// everything is as it was.
+    /// If the change has no effect, a command must not make it, or its save fails. Then nothing
+    /// changes.
     pub async fn change(&mut self, change: InitiatorChange) -> Result<Access> {
         let kept = self.changed(change)?;
         let access = self.join(&kept)?;
@@ -571,7 +571,7 @@ impl InitiatorRights {
             ensure!(known, "there is no user {user}: first `longhaul iscsi user set {user}`");
         }
         let grant = SavedGrant { initiator: check_initiator(initiator)?, user };
-        // Asking for CHAP from now on, or not any more, is what a second grant means.
+        // A second grant may turn CHAP on or off for an initiator.
         let grants = kept.volumes.entry(volume).or_default();
         grants.retain(|other| other.initiator != grant.initiator);
         grants.push(grant);
@@ -687,14 +687,14 @@ impl InitiatorRights {
     }
 }
 
-/// Where a command finds what it has to show to change anything.
+/// The path of the token that a command needs to change anything.
 pub fn token_path(state: &Path) -> PathBuf {
     state.join("admin.token")
 }
 
-/// Draws what commands have to show, and writes it where only the owner of the state directory can
-/// read it. Where that fails, nothing can be changed until the next start: a full disk is no reason
-/// for a host to stay down.
+/// Draws the token that commands have to show. Writes it where only the owner of the state
+/// directory can read it. If the write fails, no command can change anything until the next start:
+/// a full disk must not keep a host down.
 ///
 /// # Errors
 /// If there are no random numbers.

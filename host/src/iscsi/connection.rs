@@ -30,9 +30,9 @@ struct ConnectionState {
     waker: Option<Waker>,
     /// The task has something to do that no socket tells of.
     kicked: bool,
-    /// The socket takes no more; nothing is written until it does.
+    /// The socket takes no more. Nobody writes until it does.
     blocked: bool,
-    /// The target is done with it.
+    /// The target needs it no more.
     closing: Option<CloseReason>,
     failed: Option<io::Error>,
 }
@@ -109,7 +109,7 @@ impl IscsiConnection {
         &self.peer
     }
 
-    /// The target is done with it: it writes the rest of its output, then it ends.
+    /// The target needs it no more: it writes the rest of its output, then it ends.
     pub(super) fn close(&self, reason: CloseReason) {
         let mut state = self.state.borrow_mut();
         state.closing.get_or_insert(reason);
@@ -178,8 +178,8 @@ impl IscsiConnection {
         }
     }
 
-    /// Hands what was read to the target and acts on what follows. True if what is left may be
-    /// taken now: what stopped the target may have been done.
+    /// Hands the input to the target and acts on its answers. True if the target may take the rest
+    /// now, because its reason to stop may have gone.
     fn turn(&self, server: &Rc<IscsiServer>, input: &mut BytesMut) -> bool {
         let before = input.len();
         let wanted = server.with(|now, target| {
@@ -197,7 +197,7 @@ impl IscsiConnection {
             && input.len() >= target.wanted(self.id)
     }
 
-    /// Writes what is left, then ends.
+    /// Writes the rest of the output, then ends.
     async fn finish(&self, server: &Rc<IscsiServer>) -> io::Result<CloseReason> {
         let written = std::future::poll_fn(|cx| {
             loop {

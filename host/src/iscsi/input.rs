@@ -1,19 +1,19 @@
 //! The read buffer of a connection.
 //!
-//! Payloads are split off it uncopied, so a buffer is in use until its last write is done. The rest
-//! of an unfinished PDU at its end has to be copied into the next buffer. To leave no rest, a
-//! buffer holds a whole number of PDUs of the size that was last cut. Initiators send many of one
-//! size after another.
+//! Payloads are slices of it without a copy. So a buffer is in use until its last write is done.
+//! The rest of an unfinished PDU at its end has to go into the next buffer by a copy. To leave no
+//! rest, a buffer has the size of a whole number of PDUs like the last one. Initiators send many
+//! PDUs of one size after another.
 
 use bytes::BytesMut;
 
 /// Size of a buffer, unless a PDU is longer: some dozen 4 KiB writes of a deep queue in one read.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A new buffer is taken when less room than this is left behind a whole PDU.
+/// If less room than this is left behind a whole PDU, the next read gets a new buffer.
 const LEAST_ROOM_BYTES: usize = 16 << 10;
 
-/// Length of a header: a PDU of which no more is wanted has not told its own length.
+/// Length of a header: a PDU of which the target wants no more has not told its own length.
 const HEADER_BYTES: usize = 48;
 
 /// Bytes that the target has not taken yet.
@@ -29,8 +29,8 @@ impl Input {
         Input { bytes: BytesMut::new(), pdu: 0 }
     }
 
-    /// Makes room for the next read, the target waiting for `wanted` bytes in total. Gives the
-    /// number of bytes that had to be copied.
+    /// Makes room for the next read. The target waits for `wanted` bytes in total. Returns the
+    /// number of bytes that it had to copy.
     pub(super) fn make_room(&mut self, wanted: usize) -> usize {
         let held = self.bytes.len();
         let room = self.bytes.capacity() - held;
@@ -46,7 +46,7 @@ impl Input {
         }
         let pdu = self.pdu.max(1);
         let size = ((BUFFER_BYTES / pdu).max(1) * pdu).max(wanted).max(held + 1);
-        // If no write needs it any more, the buffer is used again.
+        // If no write needs the buffer any more, use it again.
         if !self.bytes.try_reclaim(size - held) {
             let mut next = BytesMut::with_capacity(size);
             next.extend_from_slice(&self.bytes);
@@ -60,8 +60,8 @@ impl Input {
 mod tests {
     use super::*;
 
-    /// Bytes copied while `count` PDUs of `length` bytes are read that all stay in use; each read
-    /// fills what room there is, or `most`.
+    /// Reads `count` PDUs of `length` bytes that all stay in use. Each read fills the room, or
+    /// `most` bytes. Returns the copied bytes.
     fn copied(input: &mut Input, length: usize, count: usize, most: usize) -> usize {
         let mut left = length * count - input.bytes.len();
         let mut held = Vec::new();

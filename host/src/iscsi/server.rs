@@ -19,10 +19,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Why persistent reservations are not read or not saved.
+/// Why a load or a save of persistent reservations failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReservationError {
-    /// The volume is a snapshot, or nothing is kept here.
+    /// The volume is a snapshot, or this host keeps nothing.
     #[error("what is registered for a snapshot is not kept")]
     ReadOnly,
     /// The registrations are too long: bytes, and the most.
@@ -38,7 +38,7 @@ pub enum ReservationError {
     /// Another host has the volume.
     #[error("the volume is fenced off here")]
     Fenced,
-    /// The store could not be asked in time, or could not do it: the last reason.
+    /// The store did not answer in time, or failed: the last reason.
     #[error("{0}")]
     Unavailable(String),
     /// The store refused for good.
@@ -119,12 +119,12 @@ pub struct IscsiServer {
     pub(super) places: Places<Who>,
 }
 
-/// A device with its volume: who engines reply to.
+/// A device with its volume, to which engines reply.
 struct Unit {
     server: Rc<IscsiServer>,
     device: DeviceId,
     volume: Rc<Volume>,
-    /// Replies were collected since the last flush.
+    /// The connection has collected replies since the last flush.
     marked: Cell<bool>,
 }
 
@@ -180,8 +180,8 @@ impl IscsiServer {
         self.with(|now, target| target.handle_resized(now, name, sectors));
     }
 
-    /// No new connections; initiators are asked to log out, those that have not within `limit` are
-    /// cut off.
+    /// Takes no new connections and asks the initiators to log out. Cuts off those that have not
+    /// after `limit`.
     pub fn stop(self: &Rc<Self>, limit: Duration) {
         self.stopping.set(true);
         self.with(|now, target| target.handle_shutdown(now, limit));
@@ -262,7 +262,7 @@ impl IscsiServer {
         let mut rest = requests.drain(..).peekable();
         while let Some((device, id, request)) = rest.next() {
             let unit = self.devices.borrow().get(&device).cloned();
-            // A device is only made once its volume is here, and is forgotten when the target is.
+            // A device begins after its volume is here, and ends with the target.
             let Some(unit) = unit else { continue };
             let first = std::iter::once((id, request));
             let run = first.chain(std::iter::from_fn(|| {
@@ -418,10 +418,10 @@ fn volume_of(identity: &Identity) -> &str {
     identity.volume.as_deref().unwrap_or("(discovery)")
 }
 
-/// Draws the number of the object that a piece of a copy is made ready in.
+/// Draws the number of the staged object for a piece of a copy.
 fn with_object(mut request: Request) -> Request {
     if let Request::Stage { object, .. } = &mut request {
-        // Without random numbers those that follow are taken until one is free.
+        // Without random numbers, take numbers in order until one is free.
         let number = longhaul_base::random::identity().unwrap_or_default() as u64;
         *object = number | STAGED_BIT;
     }

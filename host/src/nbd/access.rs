@@ -1,17 +1,17 @@
-//! Which NBD clients may use which volume: from the `[nbd]` table of the config file, and from
-//! `longhaul nbd`, which is kept in the state directory.
+//! The rights of NBD clients to volumes. They come from the `[nbd]` table of the config file, and
+//! from `longhaul nbd`, whose changes the state directory keeps.
 //!
 //! ```text
 //! nbd.json     grants given by command (0600)
 //! ```
 //!
-//! A volume without a list is for whoever reaches the address that serves it; over a unix socket
-//! that is the host's own user and root. A volume with a list is for those on it, wherever they
-//! connect. A list from which the last client was taken is empty and lets nobody in: only
-//! [`ClientChange::Open`] ends it.
+//! Any client that reaches the address may use a volume without a list. Over a unix socket only the
+//! host's own user and root can. If a volume has a list, only the clients on it may use it,
+//! wherever they connect. A list without clients lets nobody in. It remains after its last client
+//! is withdrawn: only [`ClientChange::Open`] ends it.
 //!
-//! Promises: what the state directory holds is replaced whole or not at all, before it has any
-//! effect.
+//! Promises: a change replaces its file in the state directory whole or not at all, before it has
+//! any effect.
 
 use crate::iscsi::config_table;
 use anyhow::{Context as _, Result, ensure};
@@ -97,7 +97,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Takes the names of a certificate that was verified.
+    /// Takes the names of a verified certificate.
     pub fn set_certificate(&mut self, certificate: &[u8]) {
         self.names.clear();
         let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return };
@@ -217,7 +217,7 @@ impl ClientChange {
 pub struct ClientGrantReport {
     /// Which volume.
     pub volume: String,
-    /// To whom; none where the volume is listed and nobody may use it.
+    /// The client; `None` if the volume has a list that lets nobody in.
     pub client: Option<Grant>,
     /// From the config file.
     pub from_config: bool,
@@ -238,10 +238,10 @@ pub struct ClientRights {
 }
 
 impl ClientRights {
-    /// Reads what is kept in a state directory.
+    /// Reads the grants in a state directory.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file is unreadable.
     pub fn open(state: &Path, fixed: Access) -> Result<ClientRights> {
         let path = state.join("nbd.json");
         let kept = match files::read(&path) {
@@ -268,7 +268,7 @@ impl ClientRights {
         Ok(ClientRights { path, fixed, kept })
     }
 
-    /// The same for the server.
+    /// The rights, in the form for the server.
     pub fn access(&self) -> Access {
         let mut access = self.fixed.clone();
         for (volume, grants) in &self.kept.volumes {
@@ -277,16 +277,16 @@ impl ClientRights {
         access
     }
 
-    /// The config file says something else now.
+    /// Replaces the rights of the config file.
     pub fn set_fixed(&mut self, fixed: Access) {
         self.fixed = fixed;
     }
 
-    /// Makes a change, durably; gives what the server has to be told.
+    /// Makes a change, durably. Returns the new rights for the server.
     ///
     /// # Errors
-    /// If there is nothing to change, it is not for a command to change, or it cannot be kept. Then
-    /// everything is as it was.
+    /// If the change has no effect, a command must not make it, or its save fails. Then nothing
+    /// changes.
     pub async fn change(&mut self, change: ClientChange) -> Result<Access> {
         let kept = self.changed(change)?;
         let (path, text) = (self.path.clone(), serde_json::to_vec_pretty(&kept)?);

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 /// `docs/performance.md`.
 const READ_BYTES: usize = 256 << 10;
 
-/// A new buffer is taken when less room than this is left.
+/// If less room than this is left, the next read gets a new buffer.
 const LEAST_ROOM_BYTES: usize = 16 << 10;
 
 /// How long a client may take for its part of the handshake. The clock stands while it waits for
@@ -51,15 +51,15 @@ struct ConnectionState {
     waker: Option<Waker>,
     /// The task has something to do that no socket tells of.
     kicked: bool,
-    /// The socket takes no more; nothing is written until it does.
+    /// The socket takes no more. Nobody writes until it does.
     blocked: bool,
-    /// Replies were collected since the last flush.
+    /// The connection has collected replies since the last flush.
     marked: bool,
-    /// Input is left that the session would not take.
+    /// Input that the session would not take remains.
     stalled: bool,
-    /// An answer of ours is awaited: the handshake's clock stands.
+    /// The client waits for us: the handshake's clock stands.
     looking_up: bool,
-    /// TLS begins when everything before it is written.
+    /// TLS begins after the socket has taken all earlier output.
     tls_pending: bool,
     closing: Option<CloseReason>,
     stopping: bool,
@@ -147,7 +147,7 @@ impl NbdConnection {
         }
     }
 
-    /// No more requests; those in flight are answered, then the connection ends.
+    /// Takes no more requests. Answers those in flight, then ends the connection.
     pub fn stop(&self) {
         let mut state = self.state.borrow_mut();
         state.session.handle_shutdown();
@@ -217,7 +217,7 @@ impl NbdConnection {
         }
     }
 
-    /// Writes what is left, then ends.
+    /// Writes the rest of the output, then ends.
     async fn finish(&self) -> io::Result<CloseReason> {
         let reason = {
             let mut state = self.state.borrow_mut();
@@ -288,7 +288,7 @@ impl NbdConnection {
         .await
     }
 
-    /// Takes in what was read, acts on it and writes what came of it.
+    /// Takes the input, acts on it and writes the results.
     fn turn(
         self: &Rc<Self>,
         server: &Rc<NbdServer>,
@@ -352,7 +352,7 @@ impl NbdConnection {
         let most = READ_BYTES.max(state.session.wanted());
         let decrypted = state.out.decrypt(raw, input, most);
         if let Err(error) = decrypted {
-            // The alert tells the client why; that it arrives cannot be made sure of.
+            // The alert tells the client why. It may not arrive.
             let _ = state.out.write(|| None);
             return Err(io::Error::other(format!("TLS: {error}")));
         }
@@ -399,7 +399,7 @@ impl NbdConnection {
                              it with `longhaul nbd allow`"
                         ),
                     };
-                    // Before anything is attached.
+                    // Check the right before an attach.
                     let mut export = if !name.is_empty() && !server.may_use(&name, &client) {
                         Err(refused(&name))
                     } else {
@@ -409,8 +409,9 @@ impl NbdConnection {
                         Ok((info, _)) if bitmaps => exports.bitmaps(info.name.clone()).await,
                         _ => None,
                     };
-                    // Again, for what the empty name means, and for a right withdrawn meanwhile.
-                    // From here on a connection that loses it is cut off.
+                    // Check again: the empty name has a meaning now, and somebody may have
+                    // withdrawn the right. From here on a loss of the right cuts the connection
+                    // off.
                     if let Ok((info, _)) = &export
                         && !server.may_use(&info.name, &client)
                     {

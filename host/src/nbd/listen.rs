@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 
-/// Clients that may wait to be accepted at a unix socket, as many as at a TCP socket of std.
+/// Clients that may wait at a unix socket for the accept, as many as at a TCP socket of std.
 const BACKLOG: i32 = 128;
 
 /// An address to listen on.
@@ -67,7 +67,7 @@ impl Address {
     /// volumes they may use.
     ///
     /// # Errors
-    /// If its mode cannot be changed.
+    /// If its mode stays.
     pub fn share(&self, with_others: bool) -> Result<()> {
         let Address::Unix(path) = self else { return Ok(()) };
         let mode = if with_others { 0o666 } else { 0o600 };
@@ -84,11 +84,11 @@ impl Address {
     }
 }
 
-/// The terms of TLS for NBD: the server's chain and key, and, if given, the CA that clients'
-/// certificates must be signed by.
+/// The terms of TLS for NBD: the server's chain and key, and optionally the CA that must have
+/// signed clients' certificates.
 ///
 /// # Errors
-/// If a file cannot be read or used.
+/// If a file is unreadable or unusable.
 pub fn tls_config(
     chain: &Path,
     key: &Path,
@@ -144,8 +144,8 @@ impl Listener {
     /// Listens. `tls` and `ca` say whether clients have to use TLS and to show a certificate.
     ///
     /// # Errors
-    /// If the address is taken or not of this machine, or clients from elsewhere could connect
-    /// without showing who they are.
+    /// If the address is in use or not of this machine, or if clients from elsewhere could connect
+    /// without authentication.
     pub fn bind(address: &Address, tls: bool, ca: bool) -> Result<Listener> {
         if !(address.is_local() || tls && ca) {
             bail!(Usage(format!(
@@ -212,7 +212,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Address::Unix(path) = &self.address {
-            // A path that is already gone is what this is for.
+            // The path may be missing: this removes it.
             let _ = std::fs::remove_file(path);
         }
     }

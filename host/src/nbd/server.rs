@@ -21,8 +21,7 @@ pub trait Exports {
         entering: bool,
     ) -> LocalBoxFuture<'static, Result<(ExportInfo, Rc<Volume>), LookupError>>;
 
-    /// The snapshots that an export can be compared with, if it is a snapshot. Takes a bounded
-    /// time.
+    /// The earlier snapshots to compare an export with, if it is a snapshot. Takes a bounded time.
     fn bitmaps(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Option<Bitmaps>>;
 
     /// Lists them. Takes a bounded time.
@@ -113,8 +112,8 @@ impl NbdServer {
         connections.values().filter(|connection| connection.serves(name)).count()
     }
 
-    /// A volume has got a new size. NBD has no message for a connected client: it keeps the size
-    /// that it was told.
+    /// A volume has got a new size. NBD has no message for a connected client: it keeps its first
+    /// size.
     pub fn resized(&self, volume: &Volume) {
         let connected = self.connections_of(volume.name());
         if connected > 0 {
@@ -125,7 +124,7 @@ impl NbdServer {
         }
     }
 
-    /// No more requests: those in flight are answered, then each connection ends.
+    /// Takes no more requests. Answers those in flight, then ends each connection.
     pub fn stop(&self) {
         self.stopping.set(true);
         let connections: Vec<_> = self.connections.borrow().values().cloned().collect();
@@ -148,7 +147,8 @@ pub fn export_info(volume: &Volume) -> ExportInfo {
         description: String::new(),
         sectors: volume.sectors(),
         min_block: attached.block_bytes,
-        // A block that is written whole keeps one checksum and needs no neighbor when read.
+        // A block that a client writes whole keeps one checksum, and a read of it needs no
+        // neighbor.
         preferred_block: 4096,
         max_payload: 32 << 20,
         read_only: volume.is_read_only(),

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Pause before an attach that was refused is tried again.
+/// Pause between a refused attach and the next attempt.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// How long the status shows a volume that a command could not attach.
@@ -23,11 +23,11 @@ impl VolumeRegistry {
         self.begin(name, Wish::Always);
     }
 
-    /// Attaches the volumes that commands attached before, and those whose journals hold writes
-    /// that may not have been delivered.
+    /// Attaches the volumes that commands attached before, and those whose journals may hold
+    /// undelivered writes.
     ///
     /// # Errors
-    /// If the state directory cannot be listed.
+    /// If the state directory is unreadable.
     pub fn attach_kept(self: &Rc<Self>) -> Result<()> {
         let survey = self.host.state.survey()?;
         for damaged in &survey.damaged {
@@ -46,10 +46,10 @@ impl VolumeRegistry {
     }
 
     /// Attaches a volume by command. The command succeeds once the volume is attached. Attempts go
-    /// on only as long as the store cannot be reached.
+    /// on only as long as the store is out of reach.
     ///
     /// # Errors
-    /// If the volume is being detached, or only a restart of this host can help.
+    /// If a detach of the volume is under way, or only a restart of this host can help.
     pub fn attach_now(self: &Rc<Self>, name: &str, take_over: bool) -> Result<()> {
         if self.shutdown.has_begun() {
             bail!("the host is shutting down");
@@ -127,8 +127,8 @@ impl VolumeRegistry {
                 Ok(volume) => return self.attached_now(name, volume),
                 Err(failure) => failure,
             };
-            // The store has not been asked, or its answer is not known: the operator's word still
-            // counts, unless it was taken back meanwhile.
+            // The store did not get the request, or its answer is unknown. So the operator's word
+            // still counts, unless a command took it back meanwhile.
             if take_over && failure == AttachFailure::Link {
                 self.entries.allow_take_over(name, asked);
             }
@@ -151,7 +151,7 @@ impl VolumeRegistry {
             if gone {
                 self.clone().free_gone().await;
             }
-            // Nobody may be left who wants it.
+            // Perhaps nobody wants it any more.
             if !demand.always && !link_may_help && !waits {
                 let shown = if asked > 0 { FAILURE_SHOWN } else { Duration::ZERO };
                 tokio::select! {
@@ -193,7 +193,7 @@ impl VolumeRegistry {
         }
         self.attached.insert(volume.clone());
         let (by_command, leaving) = self.entries.conclude(name);
-        // Before anybody is told: a command has not succeeded if a restart forgets it.
+        // Save it before anybody hears of success: a restart must not forget a successful command.
         if by_command {
             self.keep(name);
         }

@@ -55,10 +55,10 @@ impl VolumeRegistry {
         }
     }
 
-    /// The traces of all attached volumes. A trace that cannot be read has no ranges.
+    /// The traces of all attached volumes. An unreadable trace has no ranges.
     ///
     /// # Errors
-    /// If a directory cannot be listed.
+    /// If a directory is unreadable.
     pub fn traces(&self) -> Result<Vec<TraceReport>> {
         self.recordings.list(&self.attached.all())
     }

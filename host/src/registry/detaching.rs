@@ -1,7 +1,7 @@
 //! Volumes that go: by command, or because the store does not have them any more.
 //!
-//! Promises: the host gives the space of a journal back only once the store has all of it.
-//! Otherwise an operator must have said that it may be dropped.
+//! Promises: the host frees the space of a journal only once the store has all of it, or an
+//! operator allowed the loss.
 
 use super::entries::AttachStage;
 use super::volume_registry::VolumeRegistry;
@@ -19,8 +19,8 @@ use std::time::Duration;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl VolumeRegistry {
-    /// Begins to detach a volume whose clients are gone and of which the store has everything, or
-    /// gives up to attach one. The volume has gone from the status when that is done.
+    /// Begins to detach a volume. Its clients have to be gone, and the store has to have everything
+    /// of it. Or gives up an attach. When that is done, the volume is gone from the status.
     ///
     /// # Errors
     /// If there is no such volume here, it is in use, or the store does not have everything.
@@ -74,10 +74,10 @@ impl VolumeRegistry {
         Ok(())
     }
 
-    /// Waits for the store, then frees what there is here.
+    /// Waits for the store, then frees the space here.
     async fn finish(self: Rc<Self>, name: String, volume: Rc<Volume>) {
         while !volume.is_detached() {
-            // A volume that is fenced meanwhile says so itself.
+            // A volume that another host fences off meanwhile reports that itself.
             if volume.is_fenced() || self.shutdown.has_begun() {
                 return;
             }
@@ -96,7 +96,7 @@ impl VolumeRegistry {
         self.attached.end(name);
     }
 
-    /// Writes that may be lost if the space of this name is given back.
+    /// Bytes of writes that may be lost if the host frees the space of this name.
     fn undelivered(&self, name: &str, file: &VolumeFile) -> bool {
         let empty = self
             .kept(name)
@@ -117,7 +117,7 @@ impl VolumeRegistry {
         }
     }
 
-    /// Forgets a volume that is not attached, and frees what there is of it here.
+    /// Forgets a detached volume, and frees its space here.
     async fn leave(&self, name: &str, drop_undelivered: bool) -> Result<()> {
         self.remembered.set(name, false);
         let mut bytes = 0;
@@ -144,7 +144,7 @@ impl VolumeRegistry {
         Ok(())
     }
 
-    /// The end of the task that was to attach a volume which a command does not want any more.
+    /// Ends the task that was to attach a volume, because a command does not want it any more.
     pub(super) async fn left(&self, task: &AttachTask) {
         let name = task.name();
         let Some(Leaving::Detached { drop_undelivered }) = task.leaving() else {
@@ -174,7 +174,7 @@ impl VolumeRegistry {
             if busy || self.is_there(&file).await != Some(false) {
                 continue;
             }
-            // It may have been attached meanwhile.
+            // Another task may have attached it meanwhile.
             let Ok(id) = file.volume_id() else { continue };
             let still = self.host.state.volume(id).ok().flatten();
             if still.as_ref() != Some(&file) || self.attached.get(id).is_some() {

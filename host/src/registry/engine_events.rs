@@ -10,7 +10,7 @@ use longhaul_core::wire::link::{AttachError, ToHost, ToStore, VolumeOperation, V
 use std::rc::Rc;
 
 impl VolumeRegistry {
-    /// Something an engine reported.
+    /// Handles a report of an engine.
     pub(super) fn handle_event(self: &Rc<Self>, volume: &Volume, event: Event) {
         let name = volume.name();
         match event {
@@ -130,7 +130,7 @@ impl VolumeRegistry {
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
             }
-            // After a power cut it is what was on its way to the disk.
+            // After a power cut, the damage is the data that was on its way to the disk.
             Event::CacheDamaged { range, problem } => {
                 tracing::debug!(
                     volume = name,
@@ -192,7 +192,7 @@ impl VolumeRegistry {
         }
     }
 
-    /// The epoch of an encrypted volume is over: its root is worked out and stated at the store.
+    /// The epoch of an encrypted volume is over: computes its root and states it at the store.
     fn conclude(self: &Rc<Self>, volume: &Volume) {
         let attached = self.attached.get(volume.attached().volume);
         let Some(volume) = attached.filter(|volume| volume.has_versions()) else { return };
@@ -204,7 +204,7 @@ impl VolumeRegistry {
         });
     }
 
-    /// Another host has the volume. Clients are told so from now on.
+    /// Another host has the volume. From now on, tells clients so.
     fn fenced(self: &Rc<Self>, volume: &Volume, epoch: u64) {
         let (name, lag) = (volume.name().to_owned(), volume.status().0.lag_bytes);
         let kept = if lag == 0 {
@@ -243,7 +243,7 @@ impl VolumeRegistry {
         });
     }
 
-    /// The text for a volume that was attached and that the store does not have any more.
+    /// The text for an attached volume that the store does not have any more.
     fn not_at_the_store(&self, volume: &Volume) -> String {
         if volume.is_read_only() {
             return "the store does not have this snapshot any more: it was deleted".into();
@@ -276,9 +276,8 @@ impl VolumeRegistry {
         self.observers.resized(volume, sectors);
     }
 
-    /// Notes that nothing of the volume's journal has to be delivered any more. `delivered`: the
-    /// store has everything in it. Of a journal that the volume did not use this says nothing: it
-    /// stays as it is.
+    /// Notes that the store needs nothing of the volume's journal any more. `delivered`: the store
+    /// has everything in it. If the volume did not use the journal, the journal stays as it is.
     fn release(&self, volume: &Volume, delivered: bool) {
         let Some(journal) = volume.journal() else { return };
         let released = || -> anyhow::Result<()> {

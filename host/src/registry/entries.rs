@@ -18,7 +18,7 @@ pub enum AttachStage {
     Waiting(AttachFailure),
     /// Attached.
     Attached(Rc<Volume>),
-    /// A command ends it: the store has everything, and is being told.
+    /// A command ends it: the store has everything, and is about to hear so.
     Detaching,
     /// Given up.
     Ended(AttachFailure),
@@ -80,8 +80,8 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Adds a wish for a volume, whose stage the receiver shows. The task is given back if the
-    /// volume is new here, to be started.
+    /// Adds a wish for a volume, whose stage the receiver shows. If the volume is new here, returns
+    /// the task to start.
     pub fn wish(
         &self,
         name: &str,
@@ -134,7 +134,7 @@ impl Entries {
         self.by_name.borrow().get(name).map(|entry| entry.stage.subscribe())
     }
 
-    /// Whether the volume is known here.
+    /// Whether the registry has the volume.
     pub fn contains(&self, name: &str) -> bool {
         self.by_name.borrow().contains_key(name)
     }
@@ -198,8 +198,8 @@ impl Entries {
         }
     }
 
-    /// The volume is attached: whether a command asked for it, and whether one changed its mind
-    /// meanwhile.
+    /// Notes the attach of a volume. Returns whether a command asked for it, and whether one
+    /// changed its mind meanwhile.
     pub fn conclude(&self, name: &str) -> (bool, Option<Leaving>) {
         let mut entries = self.by_name.borrow_mut();
         let Some(entry) = entries.get_mut(name) else { return (false, None) };
@@ -209,7 +209,8 @@ impl Entries {
         (entry.demand.is_asked() && leaving.is_none(), leaving)
     }
 
-    /// Nobody wants a volume any more that is not attached. One that was fenced is so again.
+    /// Notes that nobody wants a detached volume any more. If it was fenced off before, it is so
+    /// again.
     pub fn give_up(&self, name: &str) {
         let mut entries = self.by_name.borrow_mut();
         let Some(entry) = entries.get_mut(name) else { return };
@@ -226,7 +227,7 @@ impl Entries {
         }
     }
 
-    /// A command wants a volume that is not attached detached.
+    /// Notes that a command wants a detached volume gone.
     pub fn detach(&self, name: &str, drop_undelivered: bool) {
         if let Some(entry) = self.by_name.borrow_mut().get_mut(name) {
             entry.demand.always = false;
@@ -235,8 +236,8 @@ impl Entries {
         }
     }
 
-    /// The command that asked for a volume does not wait for it any more. Its leave to take the
-    /// volume from another host ends with it, also where the volume is waited for all the same.
+    /// Notes that the command that asked for a volume does not wait for it any more. Its permission
+    /// to take the volume from another host ends, even if others still wait for the volume.
     pub fn cancel(&self, name: &str) {
         let mut entries = self.by_name.borrow_mut();
         let Some(entry) = entries.get_mut(name) else { return };
@@ -253,8 +254,8 @@ impl Entries {
         self.by_name.borrow().get(name).and_then(|entry| entry.fenced_by.clone())
     }
 
-    /// A command tries to attach a fenced volume again. If the attempt fails, the volume is fenced
-    /// again, as before.
+    /// Notes that a command tries to attach a fenced volume again. If the attempt fails, the volume
+    /// is fenced off as before.
     pub fn remember_fence(&self, name: &str, why: String, by: Option<FencedBy>) {
         if let Some(entry) = self.by_name.borrow_mut().get_mut(name) {
             (entry.fenced, entry.fenced_by) = (Some(why), by);

@@ -1,12 +1,11 @@
-//! The volume registry: the volumes of a host, attached because an operator named them, and found
-//! by name.
+//! The volume registry: the volumes of a host, which operators name and clients find by name.
 //!
 //! The registry attaches the volumes of `--volume` and the config file, and those that `longhaul
 //! attach` named until `longhaul detach`. It also attaches volumes with undelivered writes in the
 //! state directory. A client attaches nothing, unless `--attach-on-demand` allows it. A volume is
-//! being attached (again and again, as long as the link or an operator may help), attached, being
-//! detached, or fenced off. Only a command or a restart takes a fenced volume back: otherwise two
-//! hosts would throw each other out.
+//! about to attach, attached, about to detach, or fenced off. Attempts to attach go on as long as
+//! the link or an operator may help. Only a command or a restart takes a fenced volume back:
+//! otherwise two hosts would throw each other out.
 //!
 //! [`VolumeRegistry`] routes. Each of its parts owns one thing:
 //!
@@ -17,9 +16,9 @@
 //! | [`remembered`] | the names that commands attached, on disk |
 //! | [`link`] | whether and when the link went up or down |
 //! | [`limits`] | rates of drain and read-ahead |
-//! | [`recordings`] | traces that are recorded and replayed |
+//! | [`recordings`] | traces to record and to replay |
 //! | [`reservations`] | persistent reservations as the store has them |
-//! | [`observers`] | what is told of volumes that go or grow |
+//! | [`observers`] | the servers that hear of volumes that go or grow |
 
 mod attached;
 mod attaching;

@@ -1,11 +1,11 @@
-//! The protocols' servers as the registry sees them: told of volumes that go or grow, and asked for
-//! the clients of a volume.
+//! The protocols' servers as the registry sees them. They hear of volumes that go or grow, and
+//! count the clients of a volume.
 
 use crate::volume::Volume;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Takes the name of a volume that was taken away, and why.
+/// Takes the name of a volume that has gone, and why.
 type OnGone = Box<dyn Fn(&str, &str)>;
 
 /// Takes a volume and its new size in sectors.
@@ -23,19 +23,19 @@ pub(super) struct Observers {
 }
 
 impl Observers {
-    /// Sets what is told when a volume is taken away.
+    /// Sets the function to call when a volume goes.
     pub fn on_gone(&self, gone: impl Fn(&str, &str) + 'static) {
         self.gone.replace(Some(Box::new(gone)));
     }
 
-    /// A volume is taken away.
+    /// A volume goes.
     pub fn gone(&self, name: &str, why: &str) {
         if let Some(gone) = &*self.gone.borrow() {
             gone(name, why);
         }
     }
 
-    /// Adds something that is told when a volume has got a new size.
+    /// Adds a function to call when a volume has a new size.
     pub fn on_resized(&self, resized: impl Fn(&Volume, u64) + 'static) {
         self.resized.borrow_mut().push(Rc::new(resized));
     }
@@ -48,7 +48,7 @@ impl Observers {
         }
     }
 
-    /// Sets what counts the clients of a volume.
+    /// Sets the function that counts the clients of a volume.
     pub fn count_clients(&self, clients: impl Fn(&str) -> usize + 'static) {
         self.clients.replace(Some(Box::new(clients)));
     }

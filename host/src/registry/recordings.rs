@@ -1,4 +1,4 @@
-//! Traces that are recorded and replayed.
+//! Records traces, and replays them.
 
 use crate::blocking::blocking;
 use crate::state::StateDir;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The traces that are being recorded.
+/// The traces that the host records now.
 pub(super) struct Recordings {
     state: Arc<StateDir>,
     /// Their names, by volume and epoch.
@@ -22,15 +22,15 @@ fn key(volume: &Volume) -> (String, u64) {
 }
 
 impl Recordings {
-    /// Nothing is being recorded.
+    /// No recordings.
     pub fn new(state: Arc<StateDir>) -> Recordings {
         Recordings { state, names: RefCell::default() }
     }
 
-    /// Begins to record what clients read.
+    /// Begins to record the reads of clients.
     ///
     /// # Errors
-    /// If the name is not good, or a trace of the volume is being recorded.
+    /// If the name is not valid, or a recording of the volume is under way.
     pub fn record(&self, volume: &Volume, trace: String) -> Result<()> {
         let name = volume.name();
         check_name(&trace)?;
@@ -42,10 +42,10 @@ impl Recordings {
         Ok(())
     }
 
-    /// Keeps what was recorded, or ends a replay.
+    /// Saves the recording, or ends a replay.
     ///
     /// # Errors
-    /// If nothing is being recorded or replayed, or the trace cannot be written.
+    /// If no recording or replay is under way, or a write fails.
     pub async fn stop(&self, volume: &Volume) -> Result<()> {
         let name = volume.name();
         let (mut recorded, mut replayed) = (None, false);
@@ -65,7 +65,7 @@ impl Recordings {
     /// Reads a trace ahead.
     ///
     /// # Errors
-    /// If there is no such trace, or it cannot be read.
+    /// If there is no such trace, or it is unreadable.
     pub async fn replay(&self, volume: &Volume, trace: String) -> Result<()> {
         check_name(&trace)?;
         let (state, id, shown) = (self.state.clone(), volume.attached().volume, trace.clone());
@@ -76,7 +76,7 @@ impl Recordings {
         Ok(())
     }
 
-    /// Reads a trace ahead of a volume that was just attached, if the volume has one of this name.
+    /// Reads a trace ahead after an attach, if the volume has one of this name.
     pub fn begin_replay(&self, volume: Rc<Volume>, name: String) {
         let state = self.state.clone();
         let id = volume.attached().volume;
@@ -98,17 +98,17 @@ impl Recordings {
     /// Deletes a trace.
     ///
     /// # Errors
-    /// If there is no such trace, or it cannot be deleted.
+    /// If there is no such trace, or the deletion fails.
     pub fn delete(&self, volume: &Volume, trace: &str) -> Result<()> {
         check_name(trace)?;
         let path = traces::path(&self.state, volume.attached().volume, trace);
         std::fs::remove_file(&path).with_context(|| format!("cannot delete {}", path.display()))
     }
 
-    /// The traces of these volumes. A trace that cannot be read has no ranges.
+    /// The traces of these volumes. An unreadable trace has no ranges.
     ///
     /// # Errors
-    /// If a directory cannot be listed.
+    /// If a directory is unreadable.
     pub fn list(&self, volumes: &[Rc<Volume>]) -> Result<Vec<TraceReport>> {
         let mut reports = Vec::new();
         for volume in volumes {

@@ -1,4 +1,4 @@
-//! Persistent reservations, which stay with the volume wherever it is attached.
+//! Persistent reservations. They stay with the volume, whichever host attaches it.
 
 use super::link::LinkWatch;
 use crate::context::HostContext;
@@ -18,15 +18,15 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a client waits for the link's first connection and for an attach before it is told to
-/// try again. It is less than the patience of clients, and enough for a journal to be made or
-/// recovered on most disks.
+/// How long a client waits for the link's first connection and for an attach before it has to try
+/// again. That is less than the patience of clients. On most disks it is enough to make or recover
+/// a journal.
 pub(super) const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// The attribute that holds them.
 const RESERVATIONS: &str = "reservations";
 
-/// Pause before the store is asked again for what it could not do.
+/// Pause before the host asks the store again after a failure.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Longer than any outage.
@@ -43,14 +43,15 @@ pub(super) struct Reservations {
 }
 
 impl Reservations {
-    /// Nothing is known yet.
+    /// No known reservations.
     pub fn new(host: Rc<HostContext>, link: Rc<LinkWatch>, shutdown: Rc<Shutdown>) -> Reservations {
         Reservations { host, link, shutdown, known: RefCell::default() }
     }
 
     /// Reads the saved reservations, and saves them again. A host of an older epoch may still save
-    /// some at a store that has not heard of our epoch; after this they do not count. Later, an
-    /// initiator may come back while the store is away, so the store is asked only once.
+    /// some at a store that has not heard of our epoch. After the second save those do not count.
+    /// Later, an initiator may come back while the store is away. So the host asks the store only
+    /// once.
     pub async fn load(&self, volume: &Volume) -> Result<Bytes, ReservationError> {
         if volume.is_read_only() {
             return Ok(Bytes::new());

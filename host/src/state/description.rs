@@ -22,11 +22,11 @@ pub const MIN_JOURNAL_BYTES: u64 = 64 << 20;
 pub struct Survey {
     /// In order of identity.
     pub volumes: Vec<VolumeFile>,
-    /// Descriptions that cannot be read. Each concerns only the volume in its directory.
+    /// Unreadable descriptions. Each concerns only the volume in its directory.
     pub damaged: Vec<Damaged>,
 }
 
-/// A description of a volume that cannot be read.
+/// An unreadable description of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
     /// Name of its directory: the volume's identity.
@@ -79,7 +79,7 @@ impl JournalShape {
 pub struct VolumeFile {
     /// Format of this description.
     pub version: u32,
-    /// The name it was last attached by.
+    /// Its name at the last attach.
     pub name: String,
     /// Its identity, 32 hexadecimal digits.
     pub id: String,
@@ -89,18 +89,18 @@ pub struct VolumeFile {
     pub sectors: u64,
     /// Logical block size in bytes.
     pub block_bytes: u32,
-    /// The journal, unless the volume has only been used without one.
+    /// The journal, unless the host has used the volume only without one.
     pub journal: JournalShape,
     /// Names this journal; every frame in it carries it.
     pub journal_id: String,
-    /// Whether nothing of this host is missing at the store: it detached, or was fenced off. Only
-    /// then is the volume left alone at the next start.
+    /// Whether the store lacks nothing of this host: it detached, or was fenced off. Only then the
+    /// next start leaves the volume alone.
     pub released: bool,
     /// Whether the store had everything when it was released.
     #[serde(default)]
     pub delivered: bool,
-    /// Whether it was encrypted at the last attach: whatever the store says, nothing is written to
-    /// it in plain text from then on.
+    /// Whether it was encrypted at the last attach. From then on the host writes no plain text to
+    /// it, whatever the store says.
     #[serde(default)]
     pub encrypted: bool,
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Where it is remembered which volumes are encrypted.
+/// The directory that remembers which volumes are encrypted.
 pub(super) const ENCRYPTED: &str = "encrypted";
 
 /// The memory of the encryption of a volume.
@@ -57,10 +57,9 @@ impl StateDir {
     /// Opens a state directory, making it if need be, and locks it.
     ///
     /// # Errors
-    /// If it cannot be made or read, another process holds it, a later version wrote it, or it is
-    /// a store's.
+    /// If it is unusable, another process holds it, a later version wrote it, or it is a store's.
     pub fn open(path: &Path) -> Result<StateDir> {
-        // Before anything is written.
+        // Check before writing anything.
         if longhaul_base::dirs::is_data_dir(path) {
             bail!(
                 "{} is the data directory of a store: give the host a directory of its own with \
@@ -95,24 +94,24 @@ impl StateDir {
     /// Remembers [`StateDir::stores`].
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// If the write fails.
     pub fn save_stores(&self, stores: &[String]) -> Result<()> {
         let file = StoresFile { version: VERSION, stores: stores.to_vec() };
         files::replace(&self.path.join("stores.json"), &serde_json::to_vec_pretty(&file)?, 0o600)
     }
 
-    /// The descriptions of all volumes that can be read, in order of identity.
+    /// The readable descriptions of all volumes, in order of identity.
     ///
     /// # Errors
-    /// If the directory cannot be listed.
+    /// If the directory is unreadable.
     pub fn volumes(&self) -> Result<Vec<VolumeFile>> {
         self.survey().map(|survey| survey.volumes)
     }
 
-    /// The same, with what cannot be read.
+    /// The same, with the unreadable descriptions.
     ///
     /// # Errors
-    /// If the directory cannot be listed.
+    /// If the directory is unreadable.
     pub fn survey(&self) -> Result<Survey> {
         survey(&self.path)
     }
@@ -120,7 +119,7 @@ impl StateDir {
     /// The volumes that [`StateDir::save_attached`] remembered.
     ///
     /// # Errors
-    /// If there is a list that cannot be read.
+    /// If the list exists and is unreadable.
     pub fn attached(&self) -> Result<BTreeSet<String>> {
         let path = self.path.join("attached.json");
         let text = match files::read(&path) {
@@ -137,10 +136,10 @@ impl StateDir {
         read().with_context(|| format!("{} is no list of volumes", path.display()))
     }
 
-    /// Remembers the volumes that are attached by command.
+    /// Remembers the volumes that commands attached.
     ///
     /// # Errors
-    /// If they cannot be written; then the old list stands.
+    /// If the write fails. Then the old list stands.
     pub fn save_attached(&self, volumes: &BTreeSet<String>) -> Result<()> {
         let file = AttachedFile { version: VERSION, volumes: volumes.clone() };
         files::replace(&self.path.join("attached.json"), &serde_json::to_vec_pretty(&file)?, 0o600)
@@ -155,7 +154,7 @@ impl StateDir {
     /// The memory of the encryption of a volume, by name and identity.
     ///
     /// # Errors
-    /// If it cannot be read: nothing is attached as if nothing were remembered.
+    /// If the memory is unreadable. The caller must not take this for a volume without encryption.
     pub fn encryption(&self, name: &str, id: VolumeId) -> Result<Option<KnownEncryption>> {
         let dir = self.path.join(ENCRYPTED);
         let read = || -> std::io::Result<Option<KnownEncryption>> {
@@ -184,7 +183,7 @@ impl StateDir {
     /// Remembers, durably and for good, that a volume is encrypted.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the write fails.
     pub fn remember_encryption(&self, name: &str, id: VolumeId) -> Result<()> {
         let dir = self.path.join(ENCRYPTED);
         files::create_dir(&dir)?;
@@ -200,7 +199,7 @@ impl StateDir {
     /// Replaces the description of a volume, durably.
     ///
     /// # Errors
-    /// If it cannot be written; then the old one stands.
+    /// If the write fails. Then the old one stands.
     pub fn save_volume(&self, volume: &VolumeFile) -> Result<()> {
         let dir = self.volume_dir(volume.volume_id()?);
         files::replace(&dir.join("volume.json"), &serde_json::to_vec_pretty(volume)?, 0o600)

@@ -1,4 +1,4 @@
-//! The files of a journal: made with all their space, opened, and freed.
+//! Makes the files of a journal with all their space, opens them, and frees them.
 
 use super::description::VolumeFile;
 use super::dir::StateDir;
@@ -22,7 +22,7 @@ impl StateDir {
     ///
     /// # Errors
     /// If there is not enough space: the message says how much is missing. If there are files of a
-    /// journal that has been written to: nothing says any more whose writes they hold.
+    /// used journal: nothing says any more whose writes they hold.
     pub fn create_journal(&self, volume: &VolumeFile, plan: &[(u32, Bytes)]) -> Result<()> {
         let dir = self.volume_dir(volume.volume_id()?);
         files::create_dir(&dir)?;
@@ -61,7 +61,7 @@ impl StateDir {
         });
         if let Err(error) = made.and_then(|()| File::open(&dir)?.sync_all()) {
             for number in 0..volume.journal.files {
-                // The space is given back as far as that works; the error that counts is the first.
+                // Free as much of the space as possible. The first error counts.
                 let _ = std::fs::remove_file(journal_path(&dir, number));
             }
             return Err(match error.raw_os_error() {
@@ -73,18 +73,18 @@ impl StateDir {
         self.save_volume(volume)
     }
 
-    /// Removes a volume's journal and read cache with all their space. Nothing in them may be
-    /// needed any more. Traces and pins stay. If it is cut short, the volume can be attached or
-    /// freed again. Its description goes last, and says that nothing is missing at the store.
+    /// Removes a volume's journal and read cache with all their space. The store must not need
+    /// anything in them. Traces and pins stay. If a crash cuts this short, the host can attach or
+    /// free the volume again. The description goes last, and says that the store lacks nothing.
     ///
     /// # Errors
-    /// If something cannot be removed.
+    /// If something stays.
     pub fn free_volume(&self, volume: &VolumeFile) -> Result<()> {
         let dir = self.volume_dir(volume.volume_id()?);
         if !(volume.released && volume.delivered) {
             self.save_volume(&VolumeFile { released: true, delivered: true, ..volume.clone() })?;
         }
-        // Without a frame at its start nobody takes a journal for one that has been written to.
+        // Without a frame at its start nobody takes a journal for a used one.
         let first = journal_path(&dir, 0);
         match OpenOptions::new().write(true).truncate(true).open(&first) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -109,7 +109,7 @@ impl StateDir {
         Ok(())
     }
 
-    /// Whether [`StateDir::free_volume`] began to remove a journal and was cut short.
+    /// Whether [`StateDir::free_volume`] began to remove a journal and did not finish.
     pub fn is_half_freed(&self, volume: &VolumeFile) -> bool {
         let first = |id| journal_path(&self.volume_dir(id), 0);
         let bytes =
@@ -120,14 +120,14 @@ impl StateDir {
     /// Opens the files of a journal, in order.
     ///
     /// # Errors
-    /// If one is missing or has another size than when it was made.
+    /// If one is missing, or has not the size of its creation.
     pub fn open_journal(&self, volume: &VolumeFile) -> Result<Vec<File>> {
         open_journal(&self.volume_dir(volume.volume_id()?), volume, true)
     }
 }
 
-/// The number of files of a new journal that are filled with zeroes. It has a file of its own,
-/// since another thread than that of `volume.json` writes it.
+/// The number of files of a new journal that hold zeroes. It has a file of its own, because the
+/// thread that writes it is not that of `volume.json`.
 #[derive(Serialize, Deserialize)]
 struct Zeroed {
     journal_id: String,
@@ -138,21 +138,21 @@ fn zeroed_path(dir: &Path) -> PathBuf {
     dir.join("zeroed.json")
 }
 
-/// How many files of a journal, from the first, need no zeroes any more, as far as is known.
+/// Number of files of a journal, from the first, that are known to need no zeroes any more.
 pub fn zeroed_files(dir: &Path, volume: &VolumeFile) -> u32 {
     let zeroed: Option<Zeroed> = files::read(&zeroed_path(dir))
         .ok()
         .and_then(|text| serde_json::from_slice(&text).ok())
         .filter(|zeroed: &Zeroed| zeroed.journal_id == volume.journal_id);
-    // The first file is written when a journal is made. Without the rest of the knowledge, files
-    // are zeroed once more.
+    // The first file is written at the creation of a journal. Without further knowledge, the host
+    // zeroes the other files once more.
     zeroed.map_or(1, |zeroed| zeroed.files.max(1))
 }
 
 /// Remembers [`zeroed_files`].
 ///
 /// # Errors
-/// If it cannot be written; then files will be zeroed again after a restart.
+/// If the write fails. Then the host zeroes the files again after a restart.
 pub fn save_zeroed_files(dir: &Path, journal_id: &str, files: u32) -> Result<()> {
     let zeroed = Zeroed { journal_id: journal_id.into(), files };
     files::replace(&zeroed_path(dir), &serde_json::to_vec(&zeroed)?, 0o600)
@@ -162,7 +162,7 @@ pub fn save_zeroed_files(dir: &Path, journal_id: &str, files: u32) -> Result<()>
 pub fn open_journal(dir: &Path, volume: &VolumeFile, write: bool) -> Result<Vec<File>> {
     let open = |number| {
         let path = journal_path(dir, number);
-        // A pipe in its place is not waited for, and has no length.
+        // A pipe in its place has no length, and must not make the open wait.
         let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(&path);
         let file = file.with_context(|| {
@@ -198,8 +198,8 @@ pub fn cache_path(dir: &Path) -> PathBuf {
     dir.join("cache.0000")
 }
 
-/// Refuses a directory whose journal holds frames. A creation that was cut short leaves zeroes in
-/// the place of the first frame, right after the page of the header.
+/// Refuses a directory whose journal holds frames. An unfinished creation leaves zeroes in the
+/// place of the first frame, right after the page of the header.
 fn refuse_used(dir: &Path) -> Result<()> {
     let path = journal_path(dir, 0);
     let mut page = Vec::new();

@@ -1,4 +1,4 @@
-//! Opens the version table of a volume, after it was compared with what the store has granted.
+//! Compares the version table of a volume with the epoch that the store has granted, then opens it.
 
 use super::learn;
 use super::statement::{put, statement};
@@ -14,7 +14,7 @@ use longhaul_core::host::versions::{Head, JournalEnd, Statement, Verdict};
 use longhaul_core::pack::Keys;
 use longhaul_core::wire::link::{Attached, LiveInfo, VolumeInfo};
 
-/// Looks, before the volume is attached, whether it would have to be refused.
+/// Looks, before the attach, whether the host has to refuse the volume.
 ///
 /// # Errors
 /// If so.

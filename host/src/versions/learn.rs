@@ -1,10 +1,10 @@
 //! Learns all of an encrypted volume before its first use, on a host that knows nothing of it and
 //! whose operator has given the root.
 //!
-//! Promises: nothing that was learned counts before its root has proved to be the expected one. A
-//! link that goes down costs only time: this process keeps its reads for the next attempt.
-//! Everything that was asked has its answer when this returns, unless the link is down. A volume
-//! that is not what was expected is not read again before the host is restarted.
+//! Promises: nothing learned counts before its root has proved to be the expected one. If the link
+//! goes down, this process keeps its reads for the next attempt, so that only time is lost. When
+//! this returns, all requests have their answers, unless the link is down. If a volume is not the
+//! expected one, the host does not read it again before a restart.
 
 use crate::accepted::ExpectedRoot;
 use crate::context::HostContext;
@@ -23,9 +23,9 @@ use tokio::sync::oneshot;
 
 /// Reads under way.
 const READS: usize = 16;
-/// Sectors of which is asked at a time where there is data (1 GiB).
+/// Sectors to ask about at a time where there is data (1 GiB).
 const LOOK_SECTORS: u64 = 1 << 21;
-/// Looks, before a volume is attached, whether it can be what is expected.
+/// Checks, before an attach, whether the volume can be the expected one.
 ///
 /// # Errors
 /// If not.
@@ -63,10 +63,10 @@ pub fn look(
     }
 }
 
-/// Learns a volume that was just attached, and puts the table into `dir`; its head.
+/// Learns a volume that was just attached, and puts the table into `dir`. Returns its head.
 ///
 /// # Errors
-/// If the volume is not what is expected, or cannot be read.
+/// If the volume is not the expected one, or is unreadable.
 pub async fn learn(
     host: &HostContext,
     task: &AttachTask,
@@ -164,8 +164,8 @@ async fn read(
     Ok(())
 }
 
-/// Where a store says to have data in a window, in pieces that can be read, and up to where it said
-/// so.
+/// The ranges with data in a window, as a store reports them, in pieces of readable size. Also
+/// returns the end of the report.
 async fn data_in(
     host: &HostContext,
     name: &str,
