@@ -1,6 +1,6 @@
 //! What the end of a QUIC connection means to either side.
 
-use super::{CloseCode, LinkError};
+use super::{CloseCode, CredentialFault, LinkError};
 use quinn::VarInt;
 
 pub(super) fn write_error(
@@ -52,10 +52,10 @@ pub(super) fn server_error(error: &quinn::ConnectionError) -> LinkError {
     match error {
         TransportError(found) => match u64::from(found.code) {
             UNKNOWN_CA | BAD_CERTIFICATE | DECRYPT_ERROR => {
-                LinkError::Lost("the client's credential is of another CA".into())
+                LinkError::Credential(CredentialFault::OtherCa)
             }
-            CERTIFICATE_REVOKED => LinkError::Lost("the client's credential was withdrawn".into()),
-            CERTIFICATE_EXPIRED => LinkError::Lost("the client's credential has expired".into()),
+            CERTIFICATE_REVOKED => LinkError::Credential(CredentialFault::Withdrawn),
+            CERTIFICATE_EXPIRED => LinkError::Credential(CredentialFault::Expired),
             _ => common_error(error),
         },
         error => common_error(error),

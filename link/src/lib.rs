@@ -96,6 +96,9 @@ pub enum LinkError {
          get another one"
     )]
     Revoked,
+    /// A store has turned a client away because of its credential.
+    #[error("the client's credential {0}")]
+    Credential(CredentialFault),
     /// No protocol version in common.
     #[error(
         "the store speaks link protocol {}, this longhaul {}: upgrade the older of the two",
@@ -119,6 +122,20 @@ pub enum LinkError {
     Lost(String),
 }
 
+/// Why a store does not accept the credential of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialFault {
+    /// Another certificate authority signed it.
+    #[error("is of another CA")]
+    OtherCa,
+    /// Its certificate is past its end.
+    #[error("has expired")]
+    Expired,
+    /// An operator withdrew it.
+    #[error("was withdrawn")]
+    Withdrawn,
+}
+
 fn versions((oldest, newest): (u16, u16)) -> String {
     if oldest == newest {
         format!("version {oldest}")
@@ -136,12 +153,7 @@ impl LinkError {
 
     /// Whether it says of somebody who has shown nothing that it is gone: anybody can have a store say so.
     fn is_of_nobody(&self) -> bool {
-        matches!(self, LinkError::Lost(_) | LinkError::TimedOut) && !self.is_of_credential()
-    }
-
-    /// Whether a store has turned a client away because of its credential, and not only lost it.
-    fn is_of_credential(&self) -> bool {
-        matches!(self, LinkError::Lost(reason) if reason.contains("credential"))
+        matches!(self, LinkError::Lost(_) | LinkError::TimedOut)
     }
 }
 

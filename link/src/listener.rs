@@ -484,7 +484,7 @@ async fn authenticate(arriving: Arriving, shared: Arc<Shared>) {
         Err(error) if error.is_of_nobody() => tracing::debug!("refused {peer}: {error}"),
         Err(error) => {
             tracing::warn!("refused {peer}: {error}");
-            if error.is_of_credential() {
+            if let LinkError::Credential(_) = error {
                 shared.refused(peer, &error.to_string());
             }
         }

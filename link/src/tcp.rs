@@ -17,7 +17,10 @@ pub use visit::{Visit, visit};
 
 use super::transport::{Connection, LaneStreams, Lanes, ReceiveStream, SendStream, Statistics};
 use super::transport::{lane_number, priority};
-use super::{CONNECT_TIMEOUT, CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT, tls};
+use super::{
+    CONNECT_TIMEOUT, CloseCode, CredentialFault, IDLE_TIMEOUT, KEEP_ALIVE, LinkError,
+    SETUP_TIMEOUT, tls,
+};
 use crate::credential::{Credential, SERVER_NAME};
 use anyhow::Result;
 use async_trait::async_trait;
@@ -692,17 +695,12 @@ pub fn client_error(error: &io::Error) -> LinkError {
 /// What the end of a connection means to a store.
 fn server_error(error: &io::Error) -> LinkError {
     use rustls::CertificateError as Bad;
-    let lost = |text: &str| LinkError::Lost(text.to_owned());
     match tls_error(error) {
-        Some(rustls::Error::InvalidCertificate(Bad::Revoked)) => {
-            lost("the client's credential was withdrawn")
-        }
-        Some(rustls::Error::InvalidCertificate(Bad::Expired | Bad::ExpiredContext { .. })) => {
-            lost("the client's credential has expired")
-        }
-        Some(rustls::Error::InvalidCertificate(_)) => {
-            lost("the client's credential is of another CA")
-        }
+        Some(rustls::Error::InvalidCertificate(bad)) => LinkError::Credential(match bad {
+            Bad::Revoked => CredentialFault::Withdrawn,
+            Bad::Expired | Bad::ExpiredContext { .. } => CredentialFault::Expired,
+            _ => CredentialFault::OtherCa,
+        }),
         _ => common_error(error),
     }
 }

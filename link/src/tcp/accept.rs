@@ -152,7 +152,7 @@ async fn accept(
                 }
                 Ok(Err(error)) => {
                     tracing::warn!("refused {peer} (TCP): {error}");
-                    if error.is_of_credential() {
+                    if let LinkError::Credential(_) = error {
                         let _ = arrived.send(Err((peer, error.to_string()))).await;
                     }
                 }
