@@ -14,6 +14,8 @@ pub struct Imports {
     foreign: BTreeMap<Vec<String>, BTreeSet<String>>,
     /// From file to file.
     arrows: BTreeMap<String, BTreeSet<String>>,
+    /// The paths in the first file that name something in the second.
+    names: BTreeMap<(String, String), BTreeSet<String>>,
 }
 
 impl Imports {
@@ -41,9 +43,15 @@ impl Imports {
         }
         for (module, (all, ..)) in &uses {
             let Some(file) = imports.files.get(module).cloned() else { continue };
-            let targets = all.iter().filter_map(|path| absolute(module, path));
-            let targets = targets.filter_map(|path| imports.file_of(&path, 8));
-            let targets: BTreeSet<String> = targets.filter(|target| *target != file).collect();
+            let mut targets = BTreeSet::new();
+            for path in all.iter().filter_map(|path| absolute(module, path)) {
+                let Some(target) = imports.file_of(&path, 8) else { continue };
+                if target != file {
+                    targets.insert(target.clone());
+                    let names = imports.names.entry((file.clone(), target)).or_default();
+                    names.insert(path.join("::"));
+                }
+            }
             imports.arrows.insert(file, targets);
         }
         imports
@@ -81,6 +89,12 @@ impl Imports {
     #[must_use]
     pub fn arrows(&self) -> &BTreeMap<String, BTreeSet<String>> {
         &self.arrows
+    }
+
+    /// What the first file takes from the second, as paths from the crate's root on.
+    pub fn names(&self, from: &str, to: &str) -> impl Iterator<Item = &str> {
+        let names = self.names.get(&(from.to_owned(), to.to_owned()));
+        names.into_iter().flatten().map(String::as_str)
     }
 
     /// Files that take names from each other, directly or by way of others.
