@@ -6,8 +6,9 @@ use super::drive::drive;
 use super::lease::Holder;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::VolumeSpec;
+use longhaul_core::store::fleet::deleted::{FindRecords, ListDeleted};
 use longhaul_core::store::fleet::deletion::{
-    CondemnVolume, DeleteVolume, FindRecords, ListDeleted, PurgeVolume, RestoreVolume, TendVolume,
+    CondemnVolume, DeleteVolume, PurgeVolume, RestoreVolume, TendVolume,
 };
 use longhaul_core::wire::link::{DeletedInfo, VolumeError};
 use longhaul_link::credential::Reach;

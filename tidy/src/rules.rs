@@ -14,12 +14,10 @@ const MAX_FIELDS: usize = 20;
 /// Most files that take names from each other.
 const MAX_CIRCLE: usize = 2;
 /// Rooms with larger circles, and how large those may still be. They only get smaller.
-const LARGER_CIRCLES: [(&str, usize); 8] = [
+const LARGER_CIRCLES: [(&str, usize); 6] = [
     ("core/src/cache/", 3),
     ("core/src/host/", 6),
     ("core/src/link/", 4),
-    ("core/src/store/fleet/", 4),
-    ("core/src/store/", 62),
     ("core/src/wire/", 7),
     ("link/src/", 19),
     ("store/src/", 3),

@@ -1,11 +1,12 @@
 //! A volume that a clone goes back to, and what has moved of it.
 
+use super::VolumeSpec;
 use super::catalog::RootName;
+use super::config::Config;
 use super::map::Tree;
 use super::map::levels::Levels;
 use super::map::pages::Pages;
 use super::map::table::Table;
-use super::{Config, VolumeSpec};
 use crate::block::VolumeId;
 use crate::wire::link::Parent;
 

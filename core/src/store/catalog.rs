@@ -21,12 +21,19 @@
 //! without opening them; they are written before a new size is acknowledged, and again from the log
 //! if that did not come to pass.
 
+mod error;
+mod name;
+#[cfg(test)]
+mod tests;
+
+pub use error::CatalogError;
+pub use name::{check_name, parse_number};
+
 use super::gc::bundle::BundleId;
 use super::map::fragment::FragmentId;
 use super::tenant::{self, TENANTS_PREFIX};
-use super::trash::TRASH_PREFIX;
 use crate::block::{Epoch, MAX_VOLUME_SECTORS, SECTOR_BYTES, STAGED_BIT, VolumeId};
-use crate::wire::link::{LiveInfo, MAX_NAME_BYTES, Parent, VolumeInfo};
+use crate::wire::link::{LiveInfo, Parent, VolumeInfo};
 use serde::{Deserialize, Serialize};
 
 /// Beginning of the keys of all volume names.
@@ -36,6 +43,8 @@ pub const VOLUMES_PREFIX: &str = "volumes/";
 /// volumes comes last.
 pub const REPLICATED: [&str; 5] =
     ["snapshots/", TENANTS_PREFIX, ACCEPTED_PREFIX, TRASH_PREFIX, VOLUMES_PREFIX];
+/// Beginning of the keys of all records of what is deleted.
+pub const TRASH_PREFIX: &str = "deleted/";
 /// Beginning of the keys that say which certificates are accepted.
 pub const ACCEPTED_PREFIX: &str = "accepted/";
 /// The key of a mark in the catalog of a replica: somebody has gone on with a copy of it.
@@ -97,93 +106,6 @@ impl VolumeSpec {
             damaged: None,
         }
     }
-}
-
-/// Why a volume cannot be what was asked for.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CatalogError {
-    /// Not a name.
-    #[error(
-        "{0:?} is not a volume name: use 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes and underscores, beginning \
-         with a letter or digit"
-    )]
-    Name(String),
-    /// Not the name of a tenant.
-    #[error(
-        "{0:?} is not the name of a tenant: use 1 to 63 letters, digits, dots, dashes and underscores, beginning with a \
-         letter or digit"
-    )]
-    Tenant(String),
-    /// Not what is known of a tenant.
-    #[error("object {key} does not describe a tenant: {reason}; bring it back from a copy")]
-    TenantRecord {
-        /// Of the object.
-        key: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Not a block size.
-    #[error("a block size of {0} bytes is not supported: use 512 or 4096")]
-    BlockSize(u32),
-    /// Not a size.
-    #[error(
-        "a volume of {sectors} sectors cannot be: use a positive multiple of {block_bytes} bytes, at most 4 EiB"
-    )]
-    Size {
-        /// What was asked for.
-        sectors: u64,
-        /// With this block size.
-        block_bytes: u32,
-    },
-    /// Smaller than it is.
-    #[error(
-        "the volume has {have} bytes, {asked} bytes were asked for: to cut off its end, and what is there, stop its host and \
-         use `longhaul volume resize --force`"
-    )]
-    Shrink {
-        /// Its size in bytes.
-        have: u64,
-        /// The size that was asked for, in bytes.
-        asked: u64,
-    },
-    /// Not a description.
-    #[error(
-        "object {key} does not describe a volume: {reason}; bring it back from a copy of the object store"
-    )]
-    Spec {
-        /// Of the object.
-        key: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Not a record of what is deleted.
-    #[error("object {key} does not say what is deleted: {reason}; bring it back from a copy")]
-    Trash {
-        /// Of the object.
-        key: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Not a lease.
-    #[error("object {key} does not say which store has a volume: {reason}; delete it")]
-    Lease {
-        /// Of the object.
-        key: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-}
-
-/// Checks a name: `[A-Za-z0-9][A-Za-z0-9._-]*`, at most [`MAX_NAME_BYTES`]. Such a name is also a
-/// file name, a part of an URL and of an iSCSI name.
-///
-/// # Errors
-/// [`CatalogError::Name`].
-pub fn check_name(name: &str) -> Result<(), CatalogError> {
-    let good = name.len() <= MAX_NAME_BYTES
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    if good { Ok(()) } else { Err(CatalogError::Name(name.chars().take(300).collect())) }
 }
 
 /// Checks size and block size.
@@ -443,14 +365,6 @@ pub fn parse_data_key(key: &str) -> Option<(VolumeId, u64)> {
     (data_key(volume, number) == key).then_some((volume, number))
 }
 
-/// The number at the end of a key that begins with `prefix`, if it is one of ours.
-#[must_use]
-pub fn parse_number(prefix: &str, key: &str) -> Option<u64> {
-    let digits = key.strip_prefix(prefix)?;
-    let ours = digits.len() == 16 && digits.bytes().all(|b| b"0123456789abcdef".contains(&b));
-    if ours { u64::from_str_radix(digits, 16).ok() } else { None }
-}
-
 /// `VolumeSpec` as it is stored. JSON has no 128-bit numbers, so the identity is in hexadecimal.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SpecParts {
@@ -656,6 +570,3 @@ fn identity(text: &str) -> Option<VolumeId> {
     let text = Some(text).filter(|text| text.len() == 32);
     text.and_then(|text| u128::from_str_radix(text, 16).ok()).map(VolumeId)
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,8 +3,8 @@
 //! A few segments are read ahead of the one to apply. The log ends at the first number that has no
 //! object; if one of those read ahead of it is there, a segment is missing.
 
-use super::OpenError;
 use super::catalog;
+use super::event::OpenError;
 use super::object::GetError;
 use super::segment::{self, HEADER_BYTES, Header, Segment};
 use crate::block::VolumeId;

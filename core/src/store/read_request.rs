@@ -1,8 +1,8 @@
 //! What is asked of the map and the data of a volume, and what for.
 
-use super::SessionId;
 use super::map::lookup::Lookup;
 use super::moves::Object;
+use super::session::SessionId;
 use crate::block::{Epoch, Range, VolumeId};
 use crate::wire::link::{Lane, RequestId};
 

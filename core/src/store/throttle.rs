@@ -22,7 +22,7 @@ mod tests;
 
 pub use cost::{Cost, cost, of_volume};
 
-use super::SessionId;
+use super::session::SessionId;
 use crate::block::{Time, VolumeId};
 use crate::limit::Limit;
 use crate::wire::link::Lane;

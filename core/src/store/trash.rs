@@ -8,13 +8,12 @@
 //! again; of that and the removal of the data one wins, the one that has the next number. The newest record of a
 //! volume stays as long as its data, so that no number is taken twice.
 
+pub use super::catalog::TRASH_PREFIX;
 use super::catalog::{CatalogError, SpecParts, VolumeSpec, check_size, parse_number};
 use crate::block::VolumeId;
 use crate::wire::link::DeletedInfo;
 use serde::{Deserialize, Serialize};
 
-/// Beginning of the keys of all records.
-pub const TRASH_PREFIX: &str = "deleted/";
 /// Most bytes of an encoded [`Record`].
 pub const MAX_RECORD_BYTES: usize = 16 << 10;
 

@@ -1,6 +1,7 @@
 //! Names, descriptions, sizes and keys, whole and damaged.
 
 use super::*;
+use crate::wire::link::MAX_NAME_BYTES;
 
 #[test]
 fn places_of_snapshots_round_trip() {

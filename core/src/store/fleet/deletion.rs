@@ -12,95 +12,18 @@
 use super::claim::{self, LeaseHolder};
 use super::listing::{CatalogEntry, remove_data};
 use super::names::{self, NotCreated, delete_name, has_no_clones, is_named};
-use super::{
-    ATTEMPTS, Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, failed, invalid, tenants,
-};
+use super::records::{contended, decide, newest, prune, read};
+use super::{ATTEMPTS, Facts, Halt, Known, Procedure, failed, invalid, tenants};
 use crate::block::VolumeId;
 use crate::store::VolumeSpec;
 use crate::store::catalog::VOLUMES_PREFIX;
-use crate::store::object::{GetError, ObjectMeta, PutError};
 use crate::store::tenant::{check_volume_name, tenant_of};
-use crate::store::trash::{self, Decision, Next, Record, TRASH_PREFIX};
-use crate::wire::link::{DeletedInfo, MAX_DELETED_LISTED, VolumeError};
-use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::store::trash::{self, Decision, Next, Record};
+use crate::wire::link::VolumeError;
+use std::collections::BTreeSet;
 
 /// The names of the volumes that exist for whoever asks.
 pub type Wanted<'a> = &'a (dyn Fn(&str) -> bool + Sync);
-
-/// Volumes with records, whatever these say, and the numbers of the newest.
-pub(super) fn known(facts: &mut Facts<'_>) -> Known<Result<BTreeMap<VolumeId, u64>, String>> {
-    Ok(facts.list(TRASH_PREFIX)?.map(newest_of))
-}
-
-fn newest_of(list: &[ObjectMeta]) -> BTreeMap<VolumeId, u64> {
-    let mut found: BTreeMap<VolumeId, u64> = BTreeMap::new();
-    for (volume, number) in list.iter().filter_map(|meta| trash::parse_key(&meta.key)) {
-        let newest = found.entry(volume).or_default();
-        *newest = number.max(*newest);
-    }
-    found
-}
-
-/// The newest record of a volume, and its number.
-fn newest(facts: &mut Facts<'_>, volume: VolumeId) -> Result<Option<(u64, Record)>, Halt> {
-    for _ in 0..ATTEMPTS {
-        let list = facts.list(&trash::prefix(volume))?.map_err(failed)?;
-        let Some(number) = newest_of(list).remove(&volume) else { return Ok(None) };
-        // If it is not there, it was removed meanwhile, or the list lags behind.
-        if let Some(record) = read(facts, volume, number)? {
-            return Ok(Some((number, record)));
-        }
-    }
-    Ok(None)
-}
-
-fn read(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Result<Option<Record>, Halt> {
-    let key = trash::key(volume, number);
-    decoded(&key, facts.get(&key)?)
-}
-
-fn decoded(key: &str, read: Result<Bytes, GetError>) -> Result<Option<Record>, Halt> {
-    match read {
-        Ok(bytes) => Ok(Some(Record::decode(key, &bytes).map_err(|e| invalid(e.to_string()))?)),
-        Err(GetError::Damaged(reason)) => Err(VolumeError::Invalid(reason).into()),
-        Err(GetError::NotFound) => Ok(None),
-        Err(error) => Err(failed(error).into()),
-    }
-}
-
-/// Makes the record after that of a number; 0 if there is none. Gives nothing if another store has decided
-/// meanwhile.
-fn decide(facts: &mut Facts<'_>, upon: u64, record: &Record) -> Result<Option<u64>, Halt> {
-    let number = upon.saturating_add(1);
-    let key = trash::key(record.spec.id, number);
-    let data = Bytes::from(record.encode());
-    let mut result = facts.put(&key, data.clone())?;
-    if let Err(PutError::Failed(_)) = result {
-        // It may exist all the same, perhaps not durably: creating it again settles that.
-        result = facts.put(&key, data.clone())?;
-    }
-    match result {
-        Ok(()) => {}
-        Err(PutError::Failed(error)) => return Err(VolumeError::Store(error).into()),
-        // An answer that was lost makes one's own object look like another's.
-        Err(PutError::Exists) => match facts.get(&key)? {
-            Ok(there) if there == data => {}
-            Ok(_) | Err(GetError::NotFound) => return Ok(None),
-            Err(error) => return Err(failed(error).into()),
-        },
-    }
-    if upon > 0 && read(facts, record.spec.id, upon)?.is_none() {
-        // Everything was removed in between: this is the word on nothing.
-        facts.delete(&key)?.map_err(failed)?;
-        return Ok(None);
-    }
-    Ok(Some(number))
-}
-
-fn contended() -> Halt {
-    failed("another store decides about the volume at this moment; try again").into()
-}
 
 /// Decides that a volume is deleted, if that is not decided.
 fn begin(facts: &mut Facts<'_>, entry: &CatalogEntry) -> Result<(), Halt> {
@@ -180,17 +103,6 @@ fn keep(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(), Halt> {
         let record = Record { decision: Decision::Restored, at: facts.now(), ..record };
         if let Some(number) = decide(facts, number, &record)? {
             prune(facts, volume, number)?;
-        }
-    }
-    Ok(())
-}
-
-/// Removes the records before that of a number.
-fn prune(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Known<()> {
-    // Where they cannot be listed or deleted they only take space, and the next one tries again.
-    for meta in facts.list(&trash::prefix(volume))?.unwrap_or_default() {
-        if trash::parse_key(&meta.key).is_some_and(|(_, other)| other < number) {
-            facts.discard(&meta.key)?;
         }
     }
     Ok(())
@@ -454,84 +366,4 @@ fn remove(facts: &mut Facts<'_>, spec: VolumeSpec) -> Result<Tended, Halt> {
         facts.delete(key)?.map_err(failed)?;
     }
     Ok(Tended::Removed(spec))
-}
-
-/// Finds the volumes with records, whatever these say, and the numbers of the newest.
-#[derive(Clone, Copy, Debug)]
-pub struct FindRecords;
-
-impl Procedure for FindRecords {
-    type Outcome = Result<BTreeMap<VolumeId, u64>, String>;
-
-    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
-        known(facts)
-    }
-}
-
-/// Lists deleted volumes by identity, and says whether there are more.
-#[derive(Clone)]
-pub struct ListDeleted<'a> {
-    /// Those after this one.
-    pub after: VolumeId,
-    /// For so many seconds data stays.
-    pub grace: u64,
-    /// Only these.
-    pub wanted: &'a (dyn Fn(&VolumeSpec) -> bool + Sync),
-}
-
-impl Procedure for ListDeleted<'_> {
-    type Outcome = Result<(Vec<DeletedInfo>, bool), VolumeError>;
-
-    fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
-        Halt::caught(list(facts, self.after, self.grace, self.wanted))
-    }
-}
-
-pub(super) fn list(
-    facts: &mut Facts<'_>,
-    after: VolumeId,
-    grace: u64,
-    wanted: &dyn Fn(&VolumeSpec) -> bool,
-) -> Result<(Vec<DeletedInfo>, bool), Halt> {
-    let all = known(facts)?.map_err(VolumeError::Store)?;
-    let mut keys = all.into_iter().filter(|(volume, _)| *volume > after);
-    let mut found = Vec::new();
-    loop {
-        // So many at a time that a short list needs no more than it shows.
-        let some: Vec<(VolumeId, String)> = keys
-            .by_ref()
-            .take(MAX_DELETED_LISTED)
-            .map(|(volume, number)| (volume, trash::key(volume, number)))
-            .collect();
-        if some.is_empty() {
-            return Ok((found, false));
-        }
-        let names: Vec<String> = some.iter().map(|(_, key)| key.clone()).collect();
-        let read = facts.get_all(&names, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
-        let mut records = Vec::new();
-        for ((volume, key), read) in some.into_iter().zip(read) {
-            match decoded(&key, read) {
-                Ok(Some(record)) if record.decision == Decision::Purged => {}
-                Ok(Some(record)) if wanted(&record.spec) => records.push(record),
-                Ok(_) => {}
-                // It costs its own volume, and no other; and is no outage, in which nothing can be said.
-                Err(Halt::Failed(VolumeError::Invalid(reason))) => {
-                    let why = format!("deleted volume {volume} cannot be listed: {reason}");
-                    facts.note(Note::Error(why));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let names: Vec<&str> = records.iter().map(|record| record.spec.name.as_str()).collect();
-        let named = names::named_all(facts, &names)?;
-        for (record, named) in records.into_iter().zip(named) {
-            if named.is_some_and(|there| there.id == record.spec.id) {
-                continue;
-            }
-            if found.len() == MAX_DELETED_LISTED {
-                return Ok((found, true));
-            }
-            found.push(record.info(record.at.saturating_add(grace)));
-        }
-    }
 }

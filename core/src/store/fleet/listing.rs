@@ -3,7 +3,7 @@
 //! A list may lag behind a creation or a deletion for a moment. So an object that is in a list and not there
 //! counts as deleted, and a volume that is known and not in the list is looked for by its key.
 
-use super::{DELETE_AT_ONCE, Facts, Halt, Known, Note, Procedure, READ_AT_ONCE};
+use super::{DELETE_AT_ONCE, Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, records};
 use crate::block::VolumeId;
 use crate::store::VolumeSpec;
 use crate::store::catalog::{self, VOLUMES_PREFIX, parse_number};
@@ -259,7 +259,7 @@ impl Procedure for FindLeftovers {
 
     fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
         let mut left: BTreeMap<String, u64> = BTreeMap::new();
-        let Ok(deleted) = super::deletion::known(facts)? else { return Ok(left) };
+        let Ok(deleted) = records::known(facts)? else { return Ok(left) };
         let ids = self.named.iter().copied().chain(deleted.into_keys());
         let known: BTreeSet<String> = ids.map(catalog::volume_prefix).collect();
         let Ok(list) = facts.list("v/")? else { return Ok(left) };

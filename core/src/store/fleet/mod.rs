@@ -18,6 +18,7 @@
 //! | [`listing`] | which volumes there are, and how large they are |
 //! | [`attributes`] | the value of an attribute of a volume |
 //! | [`clones`] | whether a clone exists |
+//! | [`deleted`] | which volumes are deleted and not gone |
 //! | [`deletion`] | what becomes of a volume that is deleted |
 //! | [`tenants`] | what a tenant may have |
 //! | [`members`] | which stores there are, and which credentials they accept |
@@ -26,11 +27,13 @@
 pub mod attributes;
 pub mod claim;
 pub mod clones;
+pub mod deleted;
 pub mod deletion;
 pub mod holdings;
 pub mod listing;
 pub mod members;
 pub mod names;
+mod records;
 mod runner;
 pub mod tenants;
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use super::listing::{CatalogEntry, entries};
 use super::names::{self, NotCreated, delete_name, of_tenant, of_tenants};
 use super::{
-    ATTEMPTS, Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, deletion, failed, invalid,
+    ATTEMPTS, Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, deleted, failed, invalid,
 };
 use crate::block::{SECTOR_BYTES, VolumeId, show_bytes};
 use crate::store::VolumeSpec;
@@ -147,7 +147,7 @@ fn deleted(facts: &mut Facts<'_>) -> Result<Vec<(String, VolumeId)>, Halt> {
     let mut all = Vec::new();
     let mut after = VolumeId(0);
     loop {
-        let (deleted, more) = deletion::list(facts, after, 0, &|spec| spec.tenant().is_some())?;
+        let (deleted, more) = deleted::list(facts, after, 0, &|spec| spec.tenant().is_some())?;
         for volume in deleted {
             after = volume.id;
             all.extend(tenant_of(&volume.name).map(|tenant| (tenant.to_owned(), volume.id)));

@@ -1,7 +1,8 @@
 //! Procedures over objects in memory, two of them at once, and cut short.
 
 use super::claim::{Claim, ClaimOutcome, Close, LeaseHolder, LeasePurpose, LeaseSource};
-use super::deletion::{DeleteVolume, ListDeleted, PurgeVolume, RestoreVolume, TendVolume, Tended};
+use super::deleted::ListDeleted;
+use super::deletion::{DeleteVolume, PurgeVolume, RestoreVolume, TendVolume, Tended};
 use super::listing::CatalogEntry;
 use super::tenants::CreateVolume;
 use super::*;

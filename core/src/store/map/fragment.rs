@@ -10,7 +10,7 @@
 //! pages: bytes of another fragment, or of another part of this one, are never taken for what was
 //! asked for. The trailer says the same as the [`Fragment`], for who has nothing but the object.
 
-use super::MapError;
+use super::error::MapError;
 use super::page::{Encoder, Entries, MapEntry, PAGE_BYTES, Page};
 use crate::block::{MAX_VOLUME_SECTORS, Range, VolumeId};
 use bytes::Bytes;

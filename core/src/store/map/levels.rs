@@ -4,8 +4,9 @@
 //! fragments are disjoint and in order, and a level may have some ten times the bytes of the one above
 //! it. Of two entries for a sector the one in the newer flush, or in the higher level, counts.
 
+use super::error::MapError;
 use super::fragment::{Fragment, FragmentId};
-use super::{Limits, MapError};
+use super::limits::Limits;
 use crate::block::Range;
 use crate::extent::{RangeSet, Uniform};
 use std::collections::BTreeSet;

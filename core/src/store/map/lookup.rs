@@ -5,13 +5,14 @@
 //! until there is an answer: a cache that is too small makes a lookup slow, not endless. Fragments that
 //! a merge replaces meanwhile cost another round.
 
+use super::error::MapError;
 use super::fragment::{Fragment, Index};
+use super::get::{Damage, FragmentPart, Get};
 use super::levels::Levels;
 use super::page::MapEntry;
 use super::pages::{Content, Key, Pages, Part};
 use super::place::Place;
 use super::table::Table;
-use super::{Damage, FragmentPart, Get, MapError};
 use crate::block::Range;
 use crate::extent::Extent;
 use bytes::Bytes;

@@ -3,11 +3,13 @@
 //! Both go on in bounded steps. A merge holds for each of its sources an index, one chunk of encoded
 //! pages and one decoded page, and the fragment that is being made.
 
+use super::error::MapError;
 use super::fragment::{Builder, Fragment, Index};
+use super::get::{Damage, FragmentPart, Get};
 use super::levels::Plan;
+use super::limits::Limits;
 use super::page::MapEntry;
 use super::table::Table;
-use super::{Damage, FragmentPart, Get, Limits, MapError};
 use crate::block::{MAX_VOLUME_SECTORS, Range};
 use crate::extent::{Extent, RangeSet};
 use bytes::Bytes;

@@ -3,7 +3,7 @@
 //! A random write of 4 KiB costs about 11 bytes in a map of 1 TiB, a write that follows the one before
 //! it 4. Compressing pages besides does not pay: `longhaul-lab bench-map` measures it.
 
-use super::MapError;
+use super::error::MapError;
 use super::place::Place;
 use crate::block::{MAX_VOLUME_SECTORS, Range};
 use crate::extent::Extent;

@@ -7,13 +7,14 @@
 //! [`PUTS_MAX`] fragments that are made and not yet there.
 
 use super::fragment::{Builder, Fragment, FragmentId};
+use super::get::{Damage, FragmentPart, Get};
 use super::levels::{Compaction, LEVELS_MAX, Levels, Plan};
+use super::limits::Limits;
 use super::lookup::{Answer, Lookup};
 use super::merge::{Flush, Merge, MergeStep};
 use super::page::MapEntry;
 use super::pages::Pages;
 use super::table::Table;
-use super::{Damage, FragmentPart, Get, Limits};
 use crate::block::{SECTOR_BYTES, VolumeId};
 use crate::store::segment::Piece;
 use bytes::Bytes;

@@ -18,11 +18,17 @@
 //! [mark](catalog::PROMOTED_KEY) before it goes on with the catalog. An operation that meets any of these ends it all:
 //! [`Replica::fenced`].
 
+mod site;
+mod status;
 mod stream;
 mod visit;
+mod visit_state;
 
 #[cfg(test)]
 mod tests;
+
+pub use site::{Site, StreamId};
+pub use status::Status;
 
 use super::object::{GetError, ObjectOperation, ObjectResult, OperationQueue, Pending, PutError};
 use super::{Copies, catalog};
@@ -31,19 +37,10 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use stream::{Entry, Stream, What};
-use visit::VisitStep;
+use visit_state::VisitStep;
 
 /// Bytes that tell two objects of one name apart: what is in them is unique in its first bytes.
 const COMPARED_BYTES: u64 = 64 << 10;
-
-/// Where an operation is to be carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Site {
-    /// Where the volumes are served from.
-    Home,
-    /// The second place.
-    Away,
-}
 
 /// Limits of a [`Replica`].
 #[derive(Clone, Copy, Debug)]
@@ -72,52 +69,9 @@ impl Default for Limits {
     }
 }
 
-/// What belongs together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StreamId {
-    /// Names, and everything else that is not of one volume.
-    Catalog,
-    /// What a volume consists of.
-    Volume(VolumeId),
-}
-
-impl StreamId {
-    /// To which stream an object belongs; `None` for one that has no meaning elsewhere: who serves what here.
-    #[must_use]
-    pub fn of(key: &str) -> Option<StreamId> {
-        match catalog::parse_volume_key(key) {
-            Some((_, rest)) if rest.starts_with("lease/") => None,
-            Some((volume, _)) => Some(StreamId::Volume(volume)),
-            None if catalog::REPLICATED.iter().any(|prefix| key.starts_with(prefix)) => {
-                Some(StreamId::Catalog)
-            }
-            None => None,
-        }
-    }
-}
-
 /// A moment: what was done at home before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
-
-/// How far it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// Operations that are not done there.
-    pub operations: u64,
-    /// Bytes of objects that are not there, as far as that is known.
-    pub bytes: u64,
-    /// Since when the oldest of them has been done at home.
-    pub since: Option<Time>,
-    /// Streams of which it is not known what is missing.
-    pub unknown: usize,
-    /// Of the visits under way, objects that were missing, and how many of them have been put.
-    pub visiting: (u64, u64),
-    /// Objects put there so far, and their bytes.
-    pub put: (u64, u64),
-    /// Why the last operation failed, if the last one did.
-    pub trouble: Option<String>,
-}
 
 enum Purpose {
     /// At home: an object that was not kept.

@@ -1,8 +1,8 @@
 //! What is still to be repeated of a volume, or of the catalog.
 
 use super::super::catalog;
-use super::Status;
-use super::visit::Visit;
+use super::status::Status;
+use super::visit_state::Visit;
 use crate::block::Time;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};

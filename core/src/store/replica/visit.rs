@@ -6,11 +6,13 @@
 
 use super::super::catalog::{self, VolumeSpec};
 use super::super::{Copies, ObjectOperation, ObjectResult, sealed, trash};
+use super::site::{Site, StreamId};
 use super::stream::Stream;
-use super::{Purpose, Replica, Site, Status, StreamId, another, head, is_head, mark, promoted};
+use super::visit_state::{Phase, Visit, VisitStep};
+use super::{Purpose, Replica, another, head, is_head, mark, promoted};
 use crate::block::VolumeId;
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// Kinds of objects of a volume, in the order in which they are put. What is numbered in a log is put one after the other,
 /// so that no number is missing.
@@ -40,113 +42,6 @@ const GROUPS: [&[&str]; 5] = [
     &["staged/", "bundle/", "frag/"],
     &["owner/"],
 ];
-
-/// A visit under way.
-pub(super) struct Visit {
-    /// Its place in the order of what is done and begun; of the catalog, when it turned to the volumes.
-    began: u64,
-    phase: Phase,
-    /// Operations under way.
-    under_way: usize,
-    /// Keys there.
-    away: BTreeSet<String>,
-    /// Keys at home, with bytes.
-    home: BTreeMap<String, u64>,
-    /// Segments up to this one are there, or are not needed.
-    after: u64,
-    /// What is missing, in order, in parts that begin when the one before is done, with whether one object is put after the
-    /// other.
-    missing: VecDeque<(bool, VecDeque<String>)>,
-    /// Of the catalog: what is there and not at home any more.
-    extra: Vec<String>,
-    /// Of the catalog: volumes to be visited first.
-    volumes: BTreeSet<VolumeId>,
-    /// What it has put, or found to be the same.
-    put: BTreeSet<String>,
-    /// Something was listed and is gone.
-    again: bool,
-    /// Objects that were missing, and that have been put.
-    counts: (u64, u64),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Has anybody gone on there?
-    Mark,
-    /// Which roots are there?
-    Roots,
-    /// And what else?
-    Away,
-    /// What is at home, of that group?
-    Home(usize),
-    /// Of the catalog: which volumes do those names mean that are missing?
-    Names,
-    /// Of the catalog: they are being visited.
-    Volumes,
-    Putting,
-    /// Of the catalog: what is gone at home.
-    Deleting,
-    /// And has anybody gone on there since? What was listed may be theirs then.
-    MarkAgain,
-}
-
-/// What an operation of a visit is for.
-pub(super) enum VisitStep {
-    Mark,
-    List(Site),
-    /// Which volume a name means.
-    Name,
-    Read,
-    Put,
-    Compare(Vec<Bytes>),
-    Delete,
-}
-
-impl VisitStep {
-    pub fn site(&self) -> Site {
-        match self {
-            VisitStep::List(site) => *site,
-            VisitStep::Name | VisitStep::Read => Site::Home,
-            VisitStep::Mark | VisitStep::Put | VisitStep::Compare(_) | VisitStep::Delete => {
-                Site::Away
-            }
-        }
-    }
-}
-
-impl Visit {
-    fn new(began: u64) -> Visit {
-        Visit {
-            began,
-            phase: Phase::Mark,
-            under_way: 0,
-            away: BTreeSet::new(),
-            home: BTreeMap::new(),
-            after: 0,
-            missing: VecDeque::new(),
-            extra: Vec::new(),
-            volumes: BTreeSet::new(),
-            put: BTreeSet::new(),
-            again: false,
-            counts: (0, 0),
-        }
-    }
-
-    /// The last segment that was at home when it looked.
-    fn last_segment(&self, id: StreamId) -> u64 {
-        let StreamId::Volume(volume) = id else { return 0 };
-        let prefix = catalog::segment_prefix(volume);
-        let listed = self.home.keys().filter_map(|key| catalog::parse_number(&prefix, key));
-        listed.max().unwrap_or(0).max(self.after)
-    }
-
-    pub fn count(&self, status: &mut Status) {
-        status.visiting.0 += self.counts.0;
-        status.visiting.1 += self.counts.1;
-        let rest = self.missing.iter().flat_map(|(_, keys)| keys);
-        status.bytes += rest.filter_map(|key| self.home.get(key)).sum::<u64>();
-    }
-}
 
 impl Replica {
     pub(super) fn begin_visit(&mut self, id: StreamId) {

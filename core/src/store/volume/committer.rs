@@ -4,9 +4,11 @@
 //! batches count and what a segment says. It does not know whether the log may be written to: its owner asks for the
 //! next change only while the log has been read to its end.
 
+use super::super::catalog;
+use super::super::event::{Event, OpenError};
 use super::super::log::LogState;
 use super::super::segment::{self, HEADER_BYTES, Header, Piece, Segment, SegmentKind, Token};
-use super::super::{Event, OpenError, SessionId, catalog};
+use super::super::session::SessionId;
 use super::context::Context;
 use super::facts::Facts;
 use super::outputs::Outputs;

@@ -7,9 +7,10 @@
 //! [`DIFFS_MAX`] requests at a time.
 
 use super::super::catalog;
+use super::super::log::LogState;
 use super::super::open::{Part, Replay};
 use super::super::segment::{self, Segment, SegmentKind};
-use super::super::{SessionId, log::LogState};
+use super::super::session::SessionId;
 use super::context::Context;
 use super::facts::Facts;
 use super::outputs::Outputs;

@@ -1,8 +1,9 @@
 //! What every machine of a volume may look at: it changes with no input but time and the shutdown.
 
+use super::super::config::Config;
 use super::super::map::pages::Pages;
 use super::super::moves::Object;
-use super::super::{Config, VolumeSpec, catalog, segment};
+use super::super::{VolumeSpec, catalog, segment};
 use crate::block::{STAGED_BIT, Time, VolumeId};
 use std::ops::DerefMut;
 

@@ -70,11 +70,14 @@ mod roots;
 mod sizes;
 mod snapshots;
 
+use super::config::Config;
+use super::event::{Event, OpenError};
 use super::gc::moved::Moved;
 use super::log::LogState;
 use super::object::{ObjectOperation, ObjectResult};
 use super::segment::Segment;
-use super::{Config, Event, OpenError, Places, SessionId, VolumeSpec, catalog};
+use super::session::SessionId;
+use super::{Places, VolumeSpec, catalog};
 use crate::block::{Range, SECTOR_BYTES, Time, VolumeId};
 use crate::wire::link::{
     AttachError, Claim, Frame, HostId, KeyId, Lane, LiveInfo, ReadError, RequestId, StageError,

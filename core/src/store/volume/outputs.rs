@@ -3,10 +3,12 @@
 //! An operation that failed is tried again until it succeeds, whatever it is for; so is the read of an object that has
 //! to exist, for as long as [`Config::missing_wait`](super::super::Config::missing_wait) says.
 
+use super::super::catalog;
+use super::super::event::Event;
 use super::super::object::{
     Copies, GetError, ObjectOperation, ObjectResult, OperationQueue, Pending, PutError,
 };
-use super::super::{Event, SessionId, catalog};
+use super::super::session::SessionId;
 use super::facts::Facts;
 use super::purpose::{ObjectOutcome, ObjectPurpose};
 use super::reply::ReplyAddress;

@@ -5,8 +5,9 @@
 //! which key a session has, before the session's first message ([`Ownership::session_began`]).
 
 use super::super::attach::{self, Asker, Granted};
+use super::super::event::Event;
 use super::super::log::LogState;
-use super::super::{Event, SessionId};
+use super::super::session::SessionId;
 use super::context::Context;
 use super::facts::Facts;
 use super::outputs::Outputs;

@@ -1,6 +1,6 @@
 //! Where an answer goes.
 
-use super::super::SessionId;
+use super::super::session::SessionId;
 use crate::wire::link::{Lane, RequestId};
 
 /// The session that asked, its lane, and the request that is to be answered.

@@ -11,10 +11,11 @@ use super::reply::ReplyAddress;
 use super::sizes;
 use super::snapshots::{self, SnapshotRequest};
 use crate::block::{Epoch, Range};
+use crate::store::event::{Event, OpenError};
 use crate::store::read_request::{ReadPurpose, ReadRequest, StageTarget};
 use crate::store::segment::{Note, Segment, SegmentKind};
+use crate::store::session::SessionId;
 use crate::store::snapshot::Snapshot;
-use crate::store::{Event, OpenError, SessionId};
 use crate::wire::link::{
     AttachError, Attached, Changes, Frame, HostId, Lane, MAX_READ_SECTORS, MAX_STATUS_RUNS, Moment,
     ReadError, RequestId, SnapshotOperation, SnapshotReply, ToHost, ToStore, VolumeError,

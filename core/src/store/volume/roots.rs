@@ -1,9 +1,10 @@
 //! Roots as objects: which there are, and what they say.
 
+use super::super::VolumeSpec;
 use super::super::catalog::{self, RootName};
+use super::super::event::Event;
 use super::super::object::ObjectMeta;
 use super::super::root::{self, Root};
-use super::super::{Event, VolumeSpec};
 use super::outputs::Outputs;
 use super::purpose::ObjectPurpose;
 use crate::block::VolumeId;

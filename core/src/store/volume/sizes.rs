@@ -5,9 +5,11 @@
 //! that was read from a segment may not have been noted, and is noted again; no root is written
 //! before, so that what a root holds has been.
 
+use super::super::catalog;
+use super::super::event::Event;
 use super::super::log::LogState;
 use super::super::segment::{self, Segment, SegmentKind};
-use super::super::{Event, SessionId, catalog};
+use super::super::session::SessionId;
 use super::context::Context;
 use super::facts::Facts;
 use super::purpose::ObjectPurpose;

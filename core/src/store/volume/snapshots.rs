@@ -4,9 +4,10 @@
 //! to be committed, or for the maps of those before it to be written, of which only so many are kept in memory.
 
 use super::super::catalog;
+use super::super::log::LogState;
 use super::super::segment::Note;
+use super::super::session::SessionId;
 use super::super::snapshot::{MAX_CLONES, MAX_SNAPSHOTS, Snapshot};
-use super::super::{SessionId, log::LogState};
 use super::context::Context;
 use super::facts::Facts;
 use super::outputs::Outputs;

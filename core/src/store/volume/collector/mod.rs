@@ -15,6 +15,8 @@ mod count;
 mod inventory;
 
 use super::super::catalog::{self, RootName};
+use super::super::config::Config;
+use super::super::event::Event;
 use super::super::gc::bundle::Bundle;
 use super::super::gc::moved::{self, FIRST_FRAGMENT, Moved};
 use super::super::gc::round::{self, Emptied, Object, Round};
@@ -27,7 +29,6 @@ use super::super::map::table::Table;
 use super::super::map::tree::{self, Tree};
 use super::super::object::{Copies, ObjectMeta};
 use super::super::segment::{self, HEADER_BYTES};
-use super::super::{Config, Event};
 use super::context::Context;
 use super::facts::Facts;
 use super::maintenance::{MapMaintenance, put_fragment, read_fragment};

@@ -12,8 +12,8 @@
 //! An engine that finds that the log has gone on begins anew with the newest root. Nobody reads what it may have put in the
 //! place of a deleted segment: nothing names it, and replaying begins after it.
 
-use crate::store::OpenError;
 use crate::store::catalog::RootName;
+use crate::store::event::OpenError;
 use crate::store::segment::Segment;
 
 /// What is known of the end of the log.

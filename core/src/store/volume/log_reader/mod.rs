@@ -7,13 +7,15 @@
 mod end;
 mod snapshot;
 
+use super::super::VolumeSpec;
 use super::super::catalog::{self, RootName};
+use super::super::event::{Event, OpenError};
 use super::super::log::LogState;
 use super::super::object::{GetError, ObjectMeta};
 use super::super::open::{OPEN_WINDOW, Part, Replay, ReplayStep};
 use super::super::root::Root;
 use super::super::segment::Segment;
-use super::super::{Event, OpenError, SessionId, VolumeSpec};
+use super::super::session::SessionId;
 use super::context::Context;
 use super::facts::Facts;
 use super::outputs::Outputs;

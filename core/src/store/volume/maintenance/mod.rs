@@ -23,6 +23,7 @@ mod schedule;
 mod writer;
 
 use super::super::catalog::{self, RootName};
+use super::super::event::{Event, OpenError};
 use super::super::gc::moved::Moved;
 use super::super::log::LogState;
 use super::super::map::Get;
@@ -34,7 +35,6 @@ use super::super::object::ObjectMeta;
 use super::super::open::{Part, ReplayStep};
 use super::super::root::{Pins, Root};
 use super::super::segment::{Segment, SegmentKind};
-use super::super::{Event, OpenError};
 use super::context::Context;
 use super::facts::Facts;
 use super::outputs::Outputs;

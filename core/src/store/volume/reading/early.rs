@@ -8,8 +8,8 @@
 //! until the session's Resume has been decided. Bounded: at most [`WAITING_MAX`] wait.
 
 use crate::block::Seq;
-use crate::store::SessionId;
 use crate::store::read_request::ReadRequest;
+use crate::store::session::SessionId;
 use std::collections::BTreeSet;
 
 /// Reads that may wait; more are asked again by their hosts once these have resumed.

@@ -8,13 +8,15 @@ mod damage;
 mod early;
 mod repair;
 
+use super::super::event::Event;
 use super::super::log::LogState;
 use super::super::map::Place;
 use super::super::moves::{Lost, Maps, Object, Placed, Want};
 use super::super::object::Copies;
 use super::super::read_request::{ReadPurpose, ReadRequest, StageTarget};
 use super::super::reads::{Damage, Finished, Next, Reads};
-use super::super::{Event, Places, SHELL_SESSION, SessionId, catalog, staged};
+use super::super::session::{SHELL_SESSION, SessionId};
+use super::super::{Places, catalog, staged};
 use super::context::Context;
 use super::facts::Facts;
 use super::outputs::Outputs;

@@ -2,8 +2,8 @@
 //! object back from the replica.
 
 use crate::block::Range;
-use crate::store::SessionId;
 use crate::store::read_request::ReadRequest;
+use crate::store::session::SessionId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Objects that are remembered as brought back: one that is damaged again is not waited for.

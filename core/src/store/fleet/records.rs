@@ -1,0 +1,105 @@
+//! Reads and makes the records of what was decided about volumes that are deleted ([`trash`]).
+
+use super::{ATTEMPTS, Facts, Halt, Known, failed, invalid};
+use crate::block::VolumeId;
+use crate::store::object::{GetError, ObjectMeta, PutError};
+use crate::store::trash::{self, Record, TRASH_PREFIX};
+use crate::wire::link::VolumeError;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+/// Volumes with records, whatever these say, and the numbers of the newest.
+pub(super) fn known(facts: &mut Facts<'_>) -> Known<Result<BTreeMap<VolumeId, u64>, String>> {
+    Ok(facts.list(TRASH_PREFIX)?.map(newest_of))
+}
+
+fn newest_of(list: &[ObjectMeta]) -> BTreeMap<VolumeId, u64> {
+    let mut found: BTreeMap<VolumeId, u64> = BTreeMap::new();
+    for (volume, number) in list.iter().filter_map(|meta| trash::parse_key(&meta.key)) {
+        let newest = found.entry(volume).or_default();
+        *newest = number.max(*newest);
+    }
+    found
+}
+
+/// The newest record of a volume, and its number.
+pub(super) fn newest(
+    facts: &mut Facts<'_>,
+    volume: VolumeId,
+) -> Result<Option<(u64, Record)>, Halt> {
+    for _ in 0..ATTEMPTS {
+        let list = facts.list(&trash::prefix(volume))?.map_err(failed)?;
+        let Some(number) = newest_of(list).remove(&volume) else { return Ok(None) };
+        // If it is not there, it was removed meanwhile, or the list lags behind.
+        if let Some(record) = read(facts, volume, number)? {
+            return Ok(Some((number, record)));
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn read(
+    facts: &mut Facts<'_>,
+    volume: VolumeId,
+    number: u64,
+) -> Result<Option<Record>, Halt> {
+    let key = trash::key(volume, number);
+    decoded(&key, facts.get(&key)?)
+}
+
+pub(super) fn decoded(key: &str, read: Result<Bytes, GetError>) -> Result<Option<Record>, Halt> {
+    match read {
+        Ok(bytes) => Ok(Some(Record::decode(key, &bytes).map_err(|e| invalid(e.to_string()))?)),
+        Err(GetError::Damaged(reason)) => Err(VolumeError::Invalid(reason).into()),
+        Err(GetError::NotFound) => Ok(None),
+        Err(error) => Err(failed(error).into()),
+    }
+}
+
+/// Makes the record after that of a number; 0 if there is none. Gives nothing if another store has decided
+/// meanwhile.
+pub(super) fn decide(
+    facts: &mut Facts<'_>,
+    upon: u64,
+    record: &Record,
+) -> Result<Option<u64>, Halt> {
+    let number = upon.saturating_add(1);
+    let key = trash::key(record.spec.id, number);
+    let data = Bytes::from(record.encode());
+    let mut result = facts.put(&key, data.clone())?;
+    if let Err(PutError::Failed(_)) = result {
+        // It may exist all the same, perhaps not durably: creating it again settles that.
+        result = facts.put(&key, data.clone())?;
+    }
+    match result {
+        Ok(()) => {}
+        Err(PutError::Failed(error)) => return Err(VolumeError::Store(error).into()),
+        // An answer that was lost makes one's own object look like another's.
+        Err(PutError::Exists) => match facts.get(&key)? {
+            Ok(there) if there == data => {}
+            Ok(_) | Err(GetError::NotFound) => return Ok(None),
+            Err(error) => return Err(failed(error).into()),
+        },
+    }
+    if upon > 0 && read(facts, record.spec.id, upon)?.is_none() {
+        // Everything was removed in between: this is the word on nothing.
+        facts.delete(&key)?.map_err(failed)?;
+        return Ok(None);
+    }
+    Ok(Some(number))
+}
+
+pub(super) fn contended() -> Halt {
+    failed("another store decides about the volume at this moment; try again").into()
+}
+
+/// Removes the records before that of a number.
+pub(super) fn prune(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Known<()> {
+    // Where they cannot be listed or deleted they only take space, and the next one tries again.
+    for meta in facts.list(&trash::prefix(volume))?.unwrap_or_default() {
+        if trash::parse_key(&meta.key).is_some_and(|(_, other)| other < number) {
+            facts.discard(&meta.key)?;
+        }
+    }
+    Ok(())
+}
