@@ -5,23 +5,21 @@
 //! Each machine names the range to read next, takes the result, and names the range to write. None
 //! of them knows the journal, the cache, the link or another one of them.
 
+mod piece;
 mod repair;
 mod rewriting;
+mod status;
 mod warming;
 
+pub(super) use piece::piece_sectors;
 pub(super) use repair::Repairs;
-pub use rewriting::RewriteStatus;
 pub(super) use rewriting::{RewriteFacts, RewriteWork, Rewriting, older_parts};
-pub use warming::{WarmError, WarmState, WarmStatus};
+pub use status::{RewriteStatus, WarmState, WarmStatus};
+pub use warming::WarmError;
 pub(super) use warming::{Warming, WarmingFor};
 
 use super::cache::Cache;
-use crate::block::{BLOCK_SECTORS, Range, SECTOR_BYTES, Time};
-
-/// Longest piece, in sectors (256 KiB).
-const PIECE: u64 = 512;
-/// A piece that is written is no more than this part of what the journal holds.
-const PIECES_OF_JOURNAL: u64 = 16;
+use crate::block::{Range, Time};
 
 /// The work of this host itself.
 #[derive(Debug, Default)]
@@ -79,11 +77,4 @@ impl Background {
     pub(super) fn rewrite_status(&self, sectors: u64) -> Option<RewriteStatus> {
         self.rewriting.status(sectors)
     }
-}
-
-/// Longest piece that may be written, in sectors, into a journal of that capacity whose longest
-/// record has `longest` sectors.
-pub(super) fn piece_sectors(capacity_bytes: u64, longest: u64) -> u64 {
-    let most = PIECE.min(longest).min(capacity_bytes / PIECES_OF_JOURNAL / SECTOR_BYTES);
-    (most / BLOCK_SECTORS * BLOCK_SECTORS).max(BLOCK_SECTORS)
 }

@@ -13,6 +13,7 @@
 //! journal's room. Nothing of it is kept: a restart looks at everything again, and reads what is
 //! under the newest key without writing it.
 
+use super::status::RewriteStatus;
 use crate::block::{BlockState, Range, SECTOR_BYTES, Seq, StatusRun, Time};
 use crate::extent::{RangeSet, Uniform};
 use crate::host::io::Event;
@@ -35,23 +36,6 @@ const LOOK: u64 = 1 << 17;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Pause before everything is looked at again, after the store could not give some of it.
 const PAUSE_FAILED: Duration = Duration::from_secs(60);
-
-/// Where encrypting anew stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RewriteStatus {
-    /// Number of the key that everything is to be under.
-    pub key: u32,
-    /// Whether everything is, and the store has committed it.
-    pub done: bool,
-    /// Bytes of the volume.
-    pub total_bytes: u64,
-    /// Bytes of it that have been looked at, in this pass.
-    pub done_bytes: u64,
-    /// Bytes that were written again, in this pass.
-    pub rewritten_bytes: u64,
-    /// Bytes that the store could not give, in this pass: there will be another one.
-    pub failed_bytes: u64,
-}
 
 /// The pass through the volume, if there is one.
 #[derive(Debug, Default)]

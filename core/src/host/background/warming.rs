@@ -7,7 +7,8 @@
 //! answer of the store: not if anything was written that the store may not have had. That is tried
 //! again later.
 
-use super::PIECE;
+use super::piece::PIECE;
+use super::status::{WarmState, WarmStatus};
 use crate::block::{Range, SECTOR_BYTES, Time};
 use crate::extent::{RangeSet, Uniform};
 use crate::host::cache::{Cache, WRITING_BYTES_MAX};
@@ -44,32 +45,6 @@ pub enum WarmError {
         /// Bytes of the cache that are not.
         most: u64,
     },
-}
-
-/// Where warming by command stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WarmState {
-    /// It goes on.
-    Running,
-    /// It came to its end.
-    Done,
-    /// It was stopped.
-    Stopped,
-}
-
-/// Warming by command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WarmStatus {
-    /// Counts the commands since the attach.
-    pub number: u64,
-    /// Where it stands.
-    pub state: WarmState,
-    /// Bytes in its ranges.
-    pub total_bytes: u64,
-    /// Bytes of these that are in the cache by now, or were already.
-    pub done_bytes: u64,
-    /// Bytes that the store could not give.
-    pub failed_bytes: u64,
 }
 
 /// For whom content is asked.
