@@ -1,6 +1,6 @@
 //! What tenants with limits on operations and bytes a second do, and what waits; and bytes that parties share.
 
-use super::TenantState;
+use super::snapshot::TenantState;
 use longhaul_api::admin::Metrics;
 use serde_json::{Value, json};
 
