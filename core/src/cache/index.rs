@@ -11,8 +11,14 @@
 //! keep their slots. [`super::Cache`] decides which lines to admit and to pin. The index knows
 //! nothing of disks and formats.
 
+use crate::block::{BLOCK_BYTES, BLOCK_SECTORS};
+
 /// Blocks of a line.
 pub const LINE_BLOCKS: u64 = 4;
+/// Bytes of a line: what is admitted and evicted together.
+pub const LINE_BYTES: u64 = LINE_BLOCKS * BLOCK_BYTES;
+/// Sectors of a line.
+pub const LINE_SECTORS: u64 = LINE_BLOCKS * BLOCK_SECTORS;
 /// Most slots of a set.
 pub const WAYS_MAX: usize = 63;
 

@@ -3,9 +3,8 @@
 //! Promises: the outcome is a usable cache, whatever the file holds. Damaged parts are empty. The
 //! module reads a part at a time, so that memory holds little more than the index.
 
-use super::Cache;
 use super::format::{Geometry, Head, PAGE_BYTES, restore_page};
-use super::index::Index;
+use super::index::{Index, LINE_BLOCKS};
 use crate::block::VolumeId;
 use crate::disk::{DiskOperation, DiskResult};
 use bytes::Bytes;
@@ -134,21 +133,17 @@ impl Load {
         let tag = self.head.as_ref().map_or(0, |head| head.tag);
         (0..self.index.slots()).flat_map(move |slot| {
             let line = self.index.line(slot);
-            (0..super::LINE_BLOCKS).filter_map(move |n| {
+            (0..LINE_BLOCKS).filter_map(move |n| {
                 let stamp = self.index.stamp(slot, n).filter(|stamp| *stamp != 0)?;
                 let offset = self.geometry.block_at(slot, n);
-                Some(StoredBlock { tag, block: line? * super::LINE_BLOCKS + n, stamp, offset })
+                Some(StoredBlock { tag, block: line? * LINE_BLOCKS + n, stamp, offset })
             })
         })
     }
 
-    /// The cache. If the file held none, `tag` has to be a random number for a new one.
-    #[must_use]
-    pub fn finish(self, volume: VolumeId, tag: u128) -> Cache {
-        match self.head {
-            Some(head) => Cache::restored(head, self.index, self.newest_round),
-            None => Cache::fresh(self.geometry, volume, tag),
-        }
+    /// What a cache is made of: the head if one was found, the index, and the newest round in that.
+    pub(super) fn into_parts(self) -> (Geometry, Option<Head>, Index, u64) {
+        (self.geometry, self.head, self.index, self.newest_round)
     }
 }
 

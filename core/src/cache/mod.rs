@@ -30,8 +30,10 @@ mod generate;
 mod index;
 mod load;
 mod parts;
+mod pinning;
 mod pins;
 mod reading;
+mod round;
 mod rounds;
 mod sealed;
 mod status;
@@ -42,7 +44,7 @@ mod traces;
 mod version;
 
 pub use format::{Geometry, MAX_CACHE_BYTES, MIN_CACHE_BYTES, RECORD_BYTES};
-pub use index::LINE_BLOCKS;
+pub use index::{LINE_BLOCKS, LINE_BYTES, LINE_SECTORS};
 pub use load::{Load, Loaded, StoredBlock};
 pub use pins::Pins;
 pub use status::{CacheCounters, CacheStatus};
@@ -50,31 +52,26 @@ pub use version::{BlockVersion, Version, VersionOf};
 
 use crate::block::{BLOCK_BYTES, BLOCK_SECTORS, Range, ReadPiece, Time, VolumeId};
 use crate::disk::{DiskOperation, DiskResult};
-use crate::extent::RangeSet;
 use crate::pack::Sealer;
 use crate::wire::link::{Changes, Moment};
 use blocks::{block_range, blocks_range, blocks_touched, line_blocks};
 use bytes::{Bytes, BytesMut};
 use format::Head;
 use index::{Index, Rank, Slot};
-use parts::{Bits, OfferedBlock, OfferedContent};
+use parts::{OfferedBlock, OfferedContent};
+use pins::Pinned;
+use round::{Rounds, Stamps};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub(crate) use pins::whole_lines;
 
-/// Bytes of a line, the unit that the cache admits and evicts.
-pub const LINE_BYTES: u64 = LINE_BLOCKS * BLOCK_BYTES;
-/// Sectors of a line.
-pub const LINE_SECTORS: u64 = LINE_BLOCKS * BLOCK_SECTORS;
 /// Most bytes on their way to the disk.
 pub const WRITING_BYTES_MAX: u64 = 4 << 20;
 /// Most writes of blocks under way.
 const FILLS_MAX: usize = 256;
-/// Most pages of the index under way.
-const PAGES_MAX: usize = 16;
-/// Stamps that the cache may use before it begins a round. They are far fewer than half of all
-/// stamps. So no stamp comes again while a block from before a crash may have it.
+/// Stamps given away before a round begins: far fewer than a half of the numbers there are, so that
+/// none comes again while a block from before a crash may have it.
 const ROUND_STAMPS: u32 = 1 << 14;
 /// Stamps to skip after a restart, because nobody knows how many the last process used.
 const STAMPS_SKIPPED: u32 = 1 << 15;
@@ -148,25 +145,7 @@ enum CachePhase {
     Off,
 }
 
-/// A round of writing the index.
-#[derive(Debug)]
-enum IndexRound {
-    None,
-    /// `writing` pages are under way. The head of this round will have `moment` and `stamp`, from
-    /// its beginning.
-    Pages {
-        moment: Moment,
-        stamp: u32,
-        writing: usize,
-    },
-    Sync {
-        moment: Moment,
-        stamp: u32,
-    },
-    Head,
-}
-
-/// The outcome of an operation of the cache.
+/// What became of an operation of the cache.
 #[derive(Debug)]
 pub enum Outcome {
     /// Nothing to report.
@@ -199,19 +178,10 @@ pub struct Cache {
     /// Encrypts the blocks, if the volume is encrypted.
     sealer: Option<Sealer>,
     phase: CachePhase,
-    /// The next stamp.
-    stamp: u32,
-    /// Stamps that the cache used since the last round began.
-    stamps: u32,
-    dirty: Bits,
-    /// How long a change may stay out of the file.
-    interval: Duration,
+    stamps: Stamps,
+    /// What of the index is not in the file.
+    rounds: Rounds,
     writing_bytes_max: u64,
-    /// The time of the first change since the last round.
-    changed: Option<Time>,
-    round: IndexRound,
-    /// Pages that the round has to write.
-    pages: Bits,
     fills: BTreeMap<u64, LineFill>,
     reads: BTreeMap<u64, Reading>,
     writing_bytes: u64,
@@ -221,12 +191,22 @@ pub struct Cache {
     found_bytes: u64,
     dropped_bytes: u64,
     dropped_all: bool,
-    pins: Pins,
-    /// Pinned ranges that the cache may not have.
-    lacking: RangeSet,
+    pinned: Pinned,
     out: VecDeque<DiskOperation>,
     next_id: u64,
     counters: CacheCounters,
+}
+
+impl Load {
+    /// The cache; `tag` is a random number for a file in which nothing was found.
+    #[must_use]
+    pub fn finish(self, volume: VolumeId, tag: u128) -> Cache {
+        let (geometry, head, index, newest_round) = self.into_parts();
+        match head {
+            Some(head) => Cache::restored(head, index, newest_round),
+            None => Cache::fresh(geometry, volume, tag),
+        }
+    }
 }
 
 impl Cache {
@@ -249,18 +229,12 @@ impl Cache {
     }
 
     fn new(head: Head, index: Index) -> Cache {
-        let pages = head.geometry.pages();
         let found_bytes = index.valid_blocks() * BLOCK_BYTES;
         let phase = if head.moment.is_some() { CachePhase::Asking } else { CachePhase::Ready };
         Cache {
-            stamp: head.stamp,
-            stamps: 0,
-            dirty: Bits::new(pages),
-            interval: Duration::ZERO,
+            stamps: Stamps::after(head.stamp),
+            rounds: Rounds::new(head.geometry.pages()),
             writing_bytes_max: WRITING_BYTES_MAX,
-            changed: None,
-            round: IndexRound::None,
-            pages: Bits::new(pages),
             fills: BTreeMap::new(),
             reads: BTreeMap::new(),
             writing_bytes: 0,
@@ -269,8 +243,7 @@ impl Cache {
             found_bytes,
             dropped_bytes: 0,
             dropped_all: false,
-            pins: Pins::default(),
-            lacking: RangeSet::new(),
+            pinned: Pinned::default(),
             out: VecDeque::new(),
             next_id: 0,
             counters: CacheCounters::default(),
@@ -283,7 +256,7 @@ impl Cache {
 
     /// How long a change of the index may stay out of the file.
     pub fn set_interval(&mut self, interval: Duration) {
-        self.interval = interval;
+        self.rounds.set_interval(interval);
     }
 
     /// Sets the most bytes that may be on their way to the disk, in place of [`WRITING_BYTES_MAX`].
@@ -401,7 +374,7 @@ impl Cache {
             }
             Changes::Unknown => {
                 self.dropped_all = before > 0;
-                self.lacking.clone_from(self.pins.set());
+                self.pinned.lack_all();
                 for slot in 0..self.index.slots() {
                     self.clear(now, slot, u8::MAX);
                 }
@@ -409,8 +382,8 @@ impl Cache {
         }
         self.dropped_bytes += (before - self.index.valid_blocks()) * BLOCK_BYTES;
         self.phase = CachePhase::Ready;
-        // A new moment has to reach the file even if nothing has changed.
-        self.changed.get_or_insert(now);
+        // The moment goes on even if nothing has changed.
+        self.rounds.changed(now);
     }
 
     /// Offers the current content of `range`, and the cache takes the part that it wants. `pieces`
@@ -459,8 +432,7 @@ impl Cache {
     fn is_filled(&self, n: u32) -> bool {
         self.writing_bytes >= self.writing_bytes_max / u64::from(n)
             || self.fills.len() >= FILLS_MAX / n as usize
-            || self.stamp.wrapping_sub(self.head.stamp)
-                >= STAMPS_SKIPPED - LINE_BLOCKS as u32 * 2 * n
+            || self.stamps.since(self.head.stamp) >= STAMPS_SKIPPED - LINE_BLOCKS as u32 * 2 * n
     }
 
     /// Counts bytes that the volume did not offer because the disk was too slow for too long.
@@ -514,7 +486,7 @@ impl Cache {
                 None => None,
             };
             if let Some(data) = data {
-                let stamp = self.next_stamp();
+                let stamp = self.stamps.next();
                 match self.sealed((block, stamp), data, version) {
                     Ok((data, seal)) => {
                         let (_, stamps, out) = run.get_or_insert_with(|| {
@@ -561,7 +533,7 @@ impl Cache {
     /// working set still gets in. Pinned lines, and lines that a command wants, need no credit.
     fn admit(&mut self, now: Time, line: u64, there: Option<Slot>, source: Source) -> Option<Slot> {
         let warming = self.index.free() >= self.index.slots() / 8;
-        let pinned = self.pins.holds(line);
+        let pinned = self.pinned.pins().holds(line);
         let commanded = pinned || source == Source::Warm;
         let credit = commanded || warming || self.credit > 0;
         if there.is_some() {
@@ -671,8 +643,7 @@ impl Cache {
         self.out.clear();
         self.fills.clear();
         self.writing_bytes = 0;
-        self.round = IndexRound::None;
-        self.changed = None;
+        self.rounds.stop();
         let reads = std::mem::take(&mut self.reads);
         Outcome::Failed(error, reads.into_values().map(|r| (r.what, r.range)).collect())
     }
@@ -696,7 +667,7 @@ impl Cache {
             found_bytes: self.found_bytes,
             dropped_bytes: self.dropped_bytes,
             dropped_all: self.dropped_all,
-            pinned_bytes: self.pins.bytes(),
+            pinned_bytes: self.pinned.pins().bytes(),
             pinned_valid_bytes: self.index.pinned_blocks() * BLOCK_BYTES,
             pinned_most_bytes: self.pinned_most_bytes(),
             counters: self.counters,
@@ -733,19 +704,8 @@ impl Cache {
     }
 
     fn mark(&mut self, now: Time, slot: Slot) {
-        self.dirty.set(self.head.geometry.page_of(slot));
-        self.changed.get_or_insert(now);
-    }
-
-    /// Skips stamps whose low half is 0, because 0 stands for zeroes.
-    fn next_stamp(&mut self) -> u32 {
-        if self.stamp as u16 == 0 {
-            self.stamp = self.stamp.wrapping_add(1);
-        }
-        let stamp = self.stamp;
-        self.stamp = self.stamp.wrapping_add(1);
-        self.stamps += 1;
-        stamp
+        self.rounds.mark(self.head.geometry.page_of(slot));
+        self.rounds.changed(now);
     }
 
     fn id(&mut self) -> u64 {

@@ -5,7 +5,7 @@
 //! Pinning does not change the blocks that the cache may give out: a write makes the cache forget a
 //! pinned block too. If a set has more pinned lines than slots, it keeps the first ones.
 
-use super::{Cache, CachePhase, LINE_BYTES, LINE_SECTORS};
+use super::index::{LINE_BYTES, LINE_SECTORS};
 use crate::block::{MAX_VOLUME_SECTORS, Range, SECTOR_BYTES};
 use crate::extent::{RangeSet, Uniform};
 use crate::ranges::{self, MAX_RANGES, RangesError};
@@ -13,9 +13,6 @@ use crate::ranges::{self, MAX_RANGES, RangesError};
 const MAGIC: [u8; 8] = *b"LHPINNED";
 /// Most ranges in the list of lacking ranges. Beyond that the list becomes all pinned ranges.
 const LACKING_MAX: usize = 1 << 16;
-/// The share of the cache that pins may take. The rest is for other reads.
-const SHARE: (u64, u64) = (4, 5);
-
 const _: () = assert!(MAX_VOLUME_SECTORS.is_multiple_of(LINE_SECTORS));
 
 /// The pinned ranges of a volume, in whole lines of 16 KiB: each line that a range touches.
@@ -81,8 +78,8 @@ impl Pins {
         if pins.encode() == bytes { Ok(pins) } else { Err(RangesError::Invalid) }
     }
 
-    /// Keeps the first `bytes` of the pinned ranges, in order of the volume.
-    fn cut(&mut self, bytes: u64) {
+    /// As much of it as `bytes` allow, from the start of the volume on.
+    pub(super) fn cut(&mut self, bytes: u64) {
         let mut left = bytes / LINE_BYTES * LINE_SECTORS;
         if self.sectors <= left {
             return;
@@ -99,11 +96,7 @@ impl Pins {
         *self = kept;
     }
 
-    pub(super) fn set(&self) -> &RangeSet {
-        &self.set
-    }
-
-    /// Whether `line` is pinned.
+    /// Whether a line is pinned.
     pub(super) fn holds(&self, line: u64) -> bool {
         let lba = line * LINE_SECTORS;
         !self.set.is_empty() && self.set.overlapping(Range::new(lba, 1)).next().is_some()
@@ -121,59 +114,54 @@ pub(crate) fn whole_lines(range: Range) -> Range {
     Range::between(range.lba / LINE_SECTORS * LINE_SECTORS, end)
 }
 
-impl Cache {
-    /// The pinned ranges.
-    pub(crate) fn pins(&self) -> &Pins {
+/// What is pinned of a volume, and what of that may not be in the cache.
+#[derive(Debug, Default)]
+pub(super) struct Pinned {
+    pins: Pins,
+    lacking: RangeSet,
+}
+
+impl Pinned {
+    /// This is pinned, and nothing of it may be here.
+    pub(super) fn new(pins: Pins) -> Pinned {
+        let lacking = pins.set.clone();
+        Pinned { pins, lacking }
+    }
+
+    pub(super) fn pins(&self) -> &Pins {
         &self.pins
     }
 
-    /// Most bytes that pins may take.
-    pub(crate) fn pinned_most_bytes(&self) -> u64 {
-        self.head.geometry.capacity_bytes() / SHARE.1 * SHARE.0
-    }
-
-    /// Replaces all pins. Keeps as many as the cache allows.
-    pub(crate) fn set_pins(&mut self, mut pins: Pins) {
-        pins.cut(self.pinned_most_bytes());
-        self.pins = pins;
-        for slot in 0..self.index.slots() {
-            let line = self.index.line(slot);
-            self.index.pin(slot, line.is_some_and(|line| self.pins.holds(line)));
-        }
-        self.lacking.clone_from(&self.pins.set);
-    }
-
-    /// The pinned ranges that the cache may not have.
-    pub(crate) fn lacking(&self) -> &RangeSet {
+    pub(super) fn lacking(&self) -> &RangeSet {
         &self.lacking
     }
 
-    /// Takes a range off the list of lacking ranges, because somebody fetches it.
-    pub(crate) fn take_lacking(&mut self, range: Range) {
-        self.lacking.remove(range);
+    /// Nothing of it may be here.
+    pub(super) fn lack_all(&mut self) {
+        self.lacking.clone_from(&self.pins.set);
     }
 
-    /// Notes that the cache does not have the pinned part of a range.
-    pub(crate) fn lack(&mut self, range: Range) {
-        if self.phase == CachePhase::Off || self.pins.set.is_empty() || range.is_empty() {
+    /// What is pinned of a range may not be here.
+    pub(super) fn lack(&mut self, range: Range) {
+        if self.pins.set.is_empty() || range.is_empty() {
             return;
         }
         for (part, _) in self.pins.set.overlapping(whole_lines(range)) {
             self.lacking.insert(part, Uniform(()));
         }
         if self.lacking.len() > LACKING_MAX {
-            self.lacking.clone_from(&self.pins.set);
+            self.lack_all();
         }
     }
 
-    /// Bytes of a range that no pin covers.
-    pub(crate) fn unpinned_bytes(&self, range: Range) -> u64 {
-        (range.sectors - self.pins.held(range)) * SECTOR_BYTES
+    /// Somebody looks after a range.
+    pub(super) fn take_lacking(&mut self, range: Range) {
+        self.lacking.remove(range);
     }
 
-    /// Bytes on their way to the disk.
-    pub(crate) fn writing_bytes(&self) -> u64 {
-        self.writing_bytes
+    /// Bytes of a range that are not pinned.
+    pub(super) fn unpinned_bytes(&self, range: Range) -> u64 {
+        (range.sectors - self.pins.held(range)) * SECTOR_BYTES
     }
 }
 

@@ -1,7 +1,8 @@
 //! Rounds: they bring the index in the file up to date, a few pages at a time.
 
 use super::format::encode_page;
-use super::{Cache, CachePhase, IndexRound, PAGES_MAX, ROUND_STAMPS};
+use super::round::RoundStep;
+use super::{Cache, CachePhase, ROUND_STAMPS};
 use crate::block::Time;
 use crate::disk::DiskOperation;
 use crate::wire::link::Moment;
@@ -14,24 +15,24 @@ impl Cache {
         if self.phase != CachePhase::Ready {
             return;
         }
-        if matches!(self.round, IndexRound::None) && self.is_due(now, moment, hurried) {
+        if self.rounds.is_idle() && self.is_due(now, moment, hurried) {
             self.begin_round(moment);
         }
         self.write_pages();
     }
 
     fn is_due(&self, now: Time, moment: Moment, hurried: bool) -> bool {
-        let late = self.changed.is_some_and(|since| since.after(self.interval) <= now);
-        // A newer moment is worth a round even without changes: after a restart the store has fewer
-        // writes to list.
-        let end = hurried && (self.changed.is_some() || self.head.moment != Some(moment));
-        late || end || self.stamps >= ROUND_STAMPS || self.head.moment.is_none()
+        let late = self.rounds.due().is_some_and(|due| due <= now);
+        // A moment that is known is worth keeping even if nothing has changed: the store looks back
+        // less far.
+        let end = hurried && (self.rounds.is_changed() || self.head.moment != Some(moment));
+        late || end || self.stamps.given() >= ROUND_STAMPS || self.head.moment.is_none()
     }
 
     /// The time at which [`Cache::settle`] has something to do.
     pub fn deadline(&self) -> Option<Time> {
-        let idle = matches!(self.round, IndexRound::None) && self.phase == CachePhase::Ready;
-        self.changed.filter(|_| idle).map(|since| since.after(self.interval))
+        let idle = self.rounds.is_idle() && self.phase == CachePhase::Ready;
+        self.rounds.due().filter(|_| idle)
     }
 
     /// Whether no operation is under way or due.
@@ -39,8 +40,8 @@ impl Cache {
         match self.phase {
             CachePhase::Off | CachePhase::Asking => self.reads.is_empty(),
             CachePhase::Ready => {
-                matches!(self.round, IndexRound::None)
-                    && self.changed.is_none()
+                self.rounds.is_idle()
+                    && !self.rounds.is_changed()
                     && self.head.moment == Some(moment)
                     && self.fills.is_empty()
                     && self.reads.is_empty()
@@ -50,58 +51,47 @@ impl Cache {
 
     fn begin_round(&mut self, moment: Moment) {
         self.head.round += 1;
-        self.stamps = 0;
-        self.changed = None;
-        std::mem::swap(&mut self.pages, &mut self.dirty);
-        self.round = IndexRound::Pages { moment, stamp: self.stamp, writing: 0 };
+        let stamp = self.stamps.begin_round();
+        self.rounds.begin(moment, stamp);
     }
 
     fn write_pages(&mut self) {
-        let IndexRound::Pages { moment, stamp, mut writing } = self.round else { return };
-        while writing < PAGES_MAX
-            && let Some(page) = self.pages.pop()
-        {
-            // The page may be newer than the beginning of the round.
-            let (geometry, tag) = (self.head.geometry, self.head.tag);
-            let round = self.head.round as u32;
-            let data = encode_page(geometry, tag, page, round, &self.index);
-            self.head.rounds[page] = round;
-            let id = self.id();
-            self.counters.index_bytes += data.len() as u64;
-            self.counters.written_bytes += data.len() as u64;
-            let offset = geometry.page_at(page);
-            self.out.push_back(DiskOperation::Write { id, file: 0, offset, data, sync: false });
-            writing += 1;
+        while let Some(step) = self.rounds.next() {
+            self.write(step);
         }
-        if writing > 0 {
-            self.round = IndexRound::Pages { moment, stamp, writing };
-            return;
-        }
+    }
+
+    fn write(&mut self, step: RoundStep) {
+        let (data, offset, sync) = match step {
+            RoundStep::Page(page) => {
+                let (geometry, tag) = (self.head.geometry, self.head.tag);
+                let round = self.head.round as u32;
+                let data = encode_page(geometry, tag, page, round, &self.index);
+                self.head.rounds[page] = round;
+                (data, geometry.page_at(page), false)
+            }
+            RoundStep::Sync => {
+                let id = self.id();
+                self.out.push_back(DiskOperation::Sync { id, file: 0 });
+                return;
+            }
+            RoundStep::Head { moment, stamp } => {
+                self.head.moment = Some(moment);
+                self.head.stamp = stamp;
+                (self.head.encode(), self.head.geometry.head_at(self.head.round), true)
+            }
+        };
         let id = self.id();
-        self.out.push_back(DiskOperation::Sync { id, file: 0 });
-        self.round = IndexRound::Sync { moment, stamp };
+        self.counters.index_bytes += data.len() as u64;
+        self.counters.written_bytes += data.len() as u64;
+        self.out.push_back(DiskOperation::Write { id, file: 0, offset, data, sync });
     }
 
     /// A write or a sync of the index has ended.
     pub(super) fn round_done(&mut self) {
-        match self.round {
-            IndexRound::Pages { moment, stamp, writing } => {
-                self.round =
-                    IndexRound::Pages { moment, stamp, writing: writing.saturating_sub(1) };
-                self.write_pages();
-            }
-            IndexRound::Sync { moment, stamp } => {
-                self.head.moment = Some(moment);
-                self.head.stamp = stamp;
-                let data = self.head.encode();
-                let id = self.id();
-                self.counters.index_bytes += data.len() as u64;
-                self.counters.written_bytes += data.len() as u64;
-                let offset = self.head.geometry.head_at(self.head.round);
-                self.out.push_back(DiskOperation::Write { id, file: 0, offset, data, sync: true });
-                self.round = IndexRound::Head;
-            }
-            IndexRound::Head | IndexRound::None => self.round = IndexRound::None,
+        if let Some(head) = self.rounds.done() {
+            self.write(head);
         }
+        self.write_pages();
     }
 }

@@ -37,7 +37,7 @@ impl Cache {
         if self.head.sealed != sealer.is_some() {
             for slot in 0..self.index.slots() {
                 if self.index.clear(slot, u8::MAX) {
-                    self.dirty.set(self.head.geometry.page_of(slot));
+                    self.rounds.mark(self.head.geometry.page_of(slot));
                 }
             }
             self.head.sealed = sealer.is_some();
