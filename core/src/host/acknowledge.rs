@@ -1,15 +1,15 @@
 //! Requests that wait: writes for room in the journal, and all others until a write is safe enough
 //! for them.
 //!
-//! Promises: writes are admitted in the order in which they came. Nothing is acknowledged before
-//! the write has reached the place that mode, durability and FUA demand: the journal's files,
-//! stable storage, the store, or every place where the store keeps its objects. It must not know
-//! the journal, the link or the content of writes: [`Progress`] says how far they have got.
+//! Promises: writes enter in the order in which they came. A write counts as acknowledged only
+//! after it has reached the place that mode, durability and FUA demand. That place is the journal's
+//! files, stable storage, the store, or every place where the store keeps its objects. It must not
+//! know the journal, the link or the content of writes: [`Progress`] says how far they have got.
 //!
 //! # Call order
 //!
-//! [`Acknowledger::acknowledge`] or [`Acknowledger::wait_until_durable`] once for a request,
-//! [`Acknowledger::wake`] whenever there is progress.
+//! Call [`Acknowledger::acknowledge`] or [`Acknowledger::wait_until_durable`] once for a request,
+//! and [`Acknowledger::wake`] whenever there is progress.
 
 use super::config::{Config, Durability, Mode};
 use super::outputs::Outputs;
@@ -33,7 +33,7 @@ pub(super) struct Progress {
     pub(super) memory_only: bool,
 }
 
-/// Whether the journal can be relied on.
+/// The state of the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum JournalHealth {
     #[default]
@@ -50,9 +50,9 @@ type Waiters = VecDeque<(u64, Seq)>;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Acknowledger {
-    /// Writes for which there is no room.
+    /// Writes that wait for room.
     waiting: VecDeque<PendingWrite>,
-    /// Until a number is in the journal's files, ...
+    /// Requests that wait until a number is in the journal's files, ...
     written: Waiters,
     /// ... on stable storage, ...
     stable: Waiters,
@@ -119,7 +119,7 @@ impl Acknowledger {
         }
         let at_store = config.durability == Durability::Store || progress.memory_only;
         let reached = if at_store { progress.committed } else { progress.stable };
-        // In write-through nothing is acknowledged that is not committed.
+        // Write-through acknowledges only committed writes.
         if seq <= reached || config.mode == Mode::WriteThrough {
             out.reply(id, Ok(Reply::Done));
         } else if at_store {
@@ -129,24 +129,24 @@ impl Acknowledger {
         }
     }
 
-    /// There is no room for a write, or others wait before it.
+    /// Queues a write that has no room, or that comes after others without room.
     pub(super) fn queue(&mut self, write: PendingWrite) {
         self.waiting.push_back(write);
     }
 
-    /// The write that waits longest, to be appended or put back.
+    /// Takes the oldest waiting write, to append it or to put it back.
     pub(super) fn take_waiting(&mut self) -> Option<PendingWrite> {
         self.waiting.pop_front()
     }
 
-    /// There is still no room for all of it.
+    /// Puts back a write whose rest still has no room.
     pub(super) fn put_back(&mut self, write: PendingWrite) {
         self.waiting.push_front(write);
     }
 
     // --- inputs: progress ---
 
-    /// Replies to those whose number has got where it has to be.
+    /// Replies to the requests whose number has got where it has to be.
     pub(super) fn wake(&mut self, progress: Progress, out: &mut Outputs) {
         let replicated = self.replicated_seq(progress.committed);
         for (waiters, reached) in [
@@ -161,7 +161,7 @@ impl Acknowledger {
         }
     }
 
-    /// The store says what the other place of its objects has.
+    /// Takes the state of the store's replica.
     pub(super) fn set_replica(&mut self, replica: SecondState) {
         self.replica = replica;
     }
@@ -175,14 +175,14 @@ impl Acknowledger {
         if self.journal == JournalHealth::Good {
             self.journal = JournalHealth::Failed;
         }
-        // Local stable storage will not come: they wait for the store now.
+        // Local stable storage will not come. From now on they wait for the store.
         self.committed.append(&mut self.stable);
         for (id, _) in std::mem::take(&mut self.written) {
             out.reply(id, Ok(Reply::Done));
         }
     }
 
-    /// Gives up on everything; returns the requests that have to be told.
+    /// Gives up on everything. Returns the requests that need an answer.
     pub(super) fn give_up(&mut self) -> Vec<u64> {
         let mut ids = Vec::new();
         for waiters in
@@ -235,7 +235,7 @@ impl Acknowledger {
         self.waiting.is_empty() && self.waiting_flushes() == 0
     }
 
-    /// Why requests are refused, if they are.
+    /// Why the volume refuses requests, if it does.
     pub(super) fn refusal(&self) -> Option<BlockError> {
         (self.journal == JournalHealth::Stopped).then_some(BlockError::Stopped)
     }

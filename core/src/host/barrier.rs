@@ -1,20 +1,20 @@
-//! Barriers: the store asks for everything that has been acknowledged, on behalf of somebody who
-//! takes a snapshot.
+//! Barriers: the store asks for all acknowledged writes, on behalf of a client that takes a
+//! snapshot.
 
 use crate::block::Seq;
 use std::collections::VecDeque;
 
-/// A barrier that is not committed.
+/// An uncommitted barrier.
 #[derive(Debug)]
 struct Barrier {
     number: u64,
-    /// What is to be committed.
+    /// The last write that it covers.
     last: Seq,
-    /// The store knows that it is on stable storage here.
+    /// The store knows that these writes are on stable storage here.
     told: bool,
 }
 
-/// Barriers that the store has asked for, as long as they are not committed.
+/// Barriers that the store has asked for and has not committed.
 #[derive(Debug, Default)]
 pub(super) struct Barriers {
     asked: VecDeque<Barrier>,
@@ -26,8 +26,8 @@ impl Barriers {
         self.asked.push_back(Barrier { number, last, told: false });
     }
 
-    /// Gives `tell` the number of each barrier that is on stable storage and not told yet, and what
-    /// is to be committed.
+    /// Calls `tell` with the number and the last write of each barrier that is on stable storage,
+    /// once for each barrier.
     pub(super) fn tell(&mut self, stable: Seq, mut tell: impl FnMut(u64, Seq)) {
         for barrier in &mut self.asked {
             if barrier.last <= stable && !std::mem::replace(&mut barrier.told, true) {
@@ -36,12 +36,12 @@ impl Barriers {
         }
     }
 
-    /// Forgets what the store knows and has committed.
+    /// Forgets barriers that the store knows and has committed.
     pub(super) fn forget(&mut self, committed: Seq) {
         self.asked.retain(|barrier| !barrier.told || barrier.last > committed);
     }
 
-    /// The store has forgotten what it had asked.
+    /// The store has forgotten its barriers.
     pub(super) fn link_lost(&mut self) {
         self.asked.clear();
     }

@@ -1,12 +1,13 @@
-//! The volume's side of the read cache: the content that the cache is offered, and the reads that
+//! The volume's side of the read cache: the content that it offers to the cache, and the reads that
 //! wait until the cache may answer.
 //!
-//! The cache is offered only the newest acknowledged content. An answer of the store qualifies if
-//! the range was not written since. A write qualifies once it is committed, as far as nothing newer
-//! came. So the table of versions has the version of this content. A sealed cache binds the content
-//! to that version, and gives nothing out before the table has confirmed it. Commits come in
-//! bursts, and the cache's disk is slower than the journal's when both are one: writes wait for it,
-//! within limits, and leave half of its queue to what is read.
+//! The volume offers the cache only the newest acknowledged content. An answer of the store
+//! qualifies if no write has touched the range since. A write qualifies once it is committed,
+//! except for parts that a newer write replaced. So the version table has the version of this
+//! content. A sealed cache binds the content to that version, and gives nothing out before the
+//! table has confirmed it. Commits come in bursts, and the cache's disk may be slower than the
+//! journal's. So writes wait for the cache's disk, within limits, and leave half of its queue to
+//! reads.
 //!
 //! It must not know the readers, nor other sources of content.
 
@@ -25,29 +26,28 @@ use crate::wire::link::{Changes, Moment};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// Most bytes of batches that are kept for the cache until they are committed and its disk has time
-/// for them.
+/// Most bytes of batches to keep for the cache until their commit and until its disk has time.
 const SHIPPED_BYTES_MAX: u64 = 16 << 20;
 
 /// The read cache of a volume, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct Caching {
     cache: Option<Box<Cache>>,
-    /// Batches under way to the store, or committed and not all offered.
+    /// Batches under way to the store, and committed ones that wait for the cache.
     shipped: VecDeque<OfferedBatch>,
     shipped_bytes: u64,
-    /// Outcomes of reads that wait for the table of versions: no more than there are reads of the
-    /// cache.
+    /// Outcomes of reads that wait for the version table. Their number is at most that of the reads
+    /// of the cache.
     parked: Vec<DiskResult>,
 }
 
-/// A batch that is to be offered.
+/// A batch to offer to the cache.
 #[derive(Debug)]
 struct OfferedBatch {
     /// Its last number.
     last: Seq,
     payload: Bytes,
-    /// Where the record begins that is to be offered next, and the sectors of it that have been.
+    /// The next record to offer begins here. The cache has had this many of its sectors.
     at: usize,
     sectors: u64,
 }
@@ -55,21 +55,20 @@ struct OfferedBatch {
 /// The result of an operation on the cache file.
 #[derive(Debug)]
 pub(super) enum CacheRead {
-    /// It waits for the table of versions.
+    /// The result waits for the version table.
     Waits,
-    /// It was no read.
+    /// The operation was no read.
     None,
     /// The content of a part.
     Done(Reader, Bytes),
-    /// These parts cannot be had from the cache.
+    /// The cache cannot give these parts.
     Lost(Vec<(Reader, Range)>),
 }
 
 impl Caching {
     // --- inputs ---
 
-    /// The volume has a cache from now on. Gives the moment since which the store is to say what
-    /// was written.
+    /// Gives the volume a cache. Returns the moment from which on the store has to list the writes.
     pub(super) fn set_cache(
         &mut self,
         context: &Context,
@@ -78,7 +77,7 @@ impl Caching {
         mut cache: Cache,
     ) -> Option<Moment> {
         cache.seal(keys.map(|keys| Sealer::new(context.volume, keys)));
-        // The store cannot name writes that only the journal has.
+        // The store does not know writes that only the journal has.
         for (range, _) in log.uncommitted(0) {
             cache.forget(context.now, range);
         }
@@ -89,19 +88,19 @@ impl Caching {
         since
     }
 
-    /// The keys of the volume are these from now on.
+    /// Replaces the keys of the volume.
     pub(super) fn set_keys(&mut self, keys: &Keys) {
         if let Some(cache) = &mut self.cache {
             cache.set_keys(keys.clone());
         }
     }
 
-    /// This is pinned from now on. False if there is no cache.
+    /// Replaces the pinned ranges. False if there is no cache.
     pub(super) fn set_pins(&mut self, pins: Pins) -> bool {
         self.cache.as_mut().map(|cache| cache.set_pins(pins)).is_some()
     }
 
-    /// The store has said what was written since the cache was last in use.
+    /// Takes the store's list of writes since the last use of the cache.
     pub(super) fn changed(&mut self, now: Time, changes: &Changes, out: &mut Outputs) {
         let Some(cache) = &mut self.cache else { return };
         cache.handle_changes(now, changes);
@@ -109,7 +108,7 @@ impl Caching {
         out.event(Event::CacheReady { found_bytes, dropped_bytes, dropped_all });
     }
 
-    /// A range is written.
+    /// A client writes a range.
     pub(super) fn forget(&mut self, now: Time, range: Range) {
         if let Some(cache) = &mut self.cache {
             cache.forget(now, range);
@@ -123,7 +122,7 @@ impl Caching {
         }
     }
 
-    /// Goes on with what is on its way to the disk; `hurried` if the volume is being let go.
+    /// Continues all work for the cache's disk. `hurried`: the volume is about to end.
     pub(super) fn settle(&mut self, now: Time, moment: Moment, hurried: bool) {
         if let Some(cache) = &mut self.cache {
             cache.settle(now, moment, hurried);
@@ -163,14 +162,14 @@ impl Caching {
         }
     }
 
-    /// The outcomes that waited for the table of versions.
+    /// The outcomes that waited for the version table.
     pub(super) fn take_parked(&mut self) -> Vec<DiskResult> {
         std::mem::take(&mut self.parked)
     }
 
     // --- inputs: content ---
 
-    /// A batch is on its way.
+    /// A batch goes to the store.
     pub(super) fn shipped(&mut self, last: Seq, payload: &Bytes) {
         if !self.cache.as_ref().is_some_and(|cache| cache.is_ready()) {
             return;
@@ -187,7 +186,7 @@ impl Caching {
         }
     }
 
-    /// The store has given what the cache did not have.
+    /// The store has answered for a range that the cache did not have.
     pub(super) fn missed(
         &mut self,
         now: Time,
@@ -203,7 +202,7 @@ impl Caching {
         }
     }
 
-    /// Clients have read content that had been read ahead.
+    /// Clients have read content from the read-ahead.
     pub(super) fn used(
         &mut self,
         now: Time,
@@ -231,7 +230,7 @@ impl Caching {
         }
     }
 
-    /// Content has come that warming asked for. False if the cache did not take all of it.
+    /// Content for warming has come. False if the cache did not take all of it.
     pub(super) fn warmed(
         &mut self,
         now: Time,
@@ -248,8 +247,8 @@ impl Caching {
         }
     }
 
-    /// Offers what was written and is committed now, as far as nothing newer has come and the
-    /// cache's disk has time for it.
+    /// Offers the content of committed writes, without parts that a newer write replaced, as far as
+    /// the cache's disk has time.
     pub(super) fn offer_committed(
         &mut self,
         context: &Context,
@@ -277,8 +276,8 @@ impl Caching {
         }
     }
 
-    /// Offers what of a record, with which `bytes` begin, is the newest, without its first `skip`
-    /// sectors. It is unpacked for that. Up to where it came, in sectors.
+    /// Offers the parts of a record that are the newest, without its first `skip` sectors. Unpacks
+    /// the record for that. `bytes` begin with the record. Returns how far it came, in sectors.
     fn offer_record(
         &mut self,
         now: Time,
@@ -295,14 +294,14 @@ impl Caching {
                 return Range::between(range.lba, part.lba).sectors;
             }
             let data = if kind == Kind::Packed {
-                // A read reports records that cannot be unpacked.
+                // A read reports records that do not unpack.
                 let Ok(data) = keyed.packer().unpack(bytes, part) else { continue };
                 data
             } else {
                 let skip = Range::between(range.lba, part.lba).bytes() as usize;
                 record.data.payload.slice(skip..skip + part.bytes() as usize)
             };
-            // By lines: of a long record the rest has to wait.
+            // Offer whole lines: the rest of a long record may have to wait.
             let mut at = part.lba;
             while at < part.end() {
                 if cache.is_busy() {
@@ -350,7 +349,7 @@ impl Caching {
 
     // --- outputs ---
 
-    /// The cache, while it gives out and takes anything.
+    /// The cache, if it is ready.
     pub(super) fn ready(&mut self) -> Option<&mut Cache> {
         self.cache.as_deref_mut().filter(|cache| cache.is_ready())
     }

@@ -1,4 +1,4 @@
-//! What the host engine can be told. Every limit on its memory is here or follows from here.
+//! The settings of the host engine. Every limit on its memory is here or follows from these.
 
 use super::cache::WRITING_BYTES_MAX;
 use super::journal::Geometry;
@@ -9,21 +9,27 @@ use std::time::Duration;
 
 /// Settings of one attached volume.
 ///
-/// Memory is bounded by `memory_bytes` (writes on their way), `readahead_bytes` (read ahead and
-/// being read ahead; 8 MiB more while a trace is recorded and as much while one is replayed), about
-/// 100 B × `map_entries_max` (dirty map), at most 144 B for each 4 KiB of journal (frame index),
-/// `window_max_bytes` (batches handed to the link and not committed) plus three batches, the read
-/// cache's index (15 B for each 16 KiB) with 4 MiB on its way to its file and 16 MiB of batches,
-/// `versions_bytes` and some 20 MiB of changes if the volume is keyed (for a while after a restart,
-/// some 150 bytes for each record of the journal instead), and whatever the requests that the front
-/// admits hold themselves.
+/// They bound the memory of the volume. Its parts are:
+///
+/// - `memory_bytes` for writes on their way;
+/// - `readahead_bytes` for read-ahead, present and under way. Add 8 MiB while a recording of a
+///   trace runs, and 8 MiB while a replay runs;
+/// - about 100 B × `map_entries_max` for the dirty map;
+/// - at most 144 B for each 4 KiB of journal, for the index of frames;
+/// - `window_max_bytes` plus three batches, for batches that the link has and the store has not
+///   committed;
+/// - the read cache's index (15 B for each 16 KiB), 4 MiB on the way to its file, and 16 MiB of
+///   batches;
+/// - if the volume is keyed, `versions_bytes` and some 20 MiB of changes. For a while after a
+///   restart, the changes take some 150 bytes for each record of the journal instead;
+/// - the memory of the requests that the front admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where writes live until the store has committed them.
     pub mode: Mode,
-    /// What a flush waits for.
+    /// The durability that a flush waits for.
     pub durability: Durability,
-    /// What happens when the local disk fails.
+    /// The reaction to a failure of the local disk.
     pub on_journal_failure: OnJournalFailure,
     /// Most bytes of writes in memory: acknowledged and not yet on stable storage. Should hold a
     /// few journal syncs' worth of writes: write bandwidth × sync latency × 4.
@@ -32,30 +38,29 @@ pub struct Config {
     pub window_max_bytes: u64,
     /// Target size of a batch, at most [`crate::wire::link::MAX_BATCH_BYTES`].
     pub batch_bytes: u64,
-    /// Most bytes of data read ahead and being read ahead together: twice the bandwidth × round
-    /// trip keeps a line full, a quarter is for hints and for what was used. 0: nothing is read
-    /// ahead, not even when a client asks for it.
+    /// Most bytes of read-ahead, present and under way together. Twice the bandwidth × round trip
+    /// keeps a line full; a quarter is for hints and for used data. 0: read nothing ahead, not even
+    /// when a client asks for it.
     pub readahead_bytes: u64,
-    /// Most bytes of the table of versions that a keyed volume has in memory; a page of 4 KiB is
-    /// about 4 MiB of the volume.
+    /// Most bytes of the version table in memory, for a keyed volume. A page of 4 KiB covers about
+    /// 4 MiB of the volume.
     pub versions_bytes: u64,
-    /// How long a write may wait for company before it is shipped.
+    /// How long a write may wait for others before the drain sends it.
     pub drain_linger: Duration,
     /// How long an acknowledged write may stay out of stable storage although nobody flushes.
     pub sync_interval: Duration,
-    /// How long a change of the read cache's index may stay out of its file: a crash costs what was
-    /// cached since.
+    /// How long a change of the read cache's index may stay out of its file. A crash loses the
+    /// cached data since then.
     pub cache_interval: Duration,
     /// Most bytes on their way to the read cache's file.
     pub cache_writing_bytes: u64,
-    /// Most entries of the dirty map; when only entries that the store has not committed are left
-    /// at the limit, writes wait.
+    /// Most entries of the dirty map. If the map is full of uncommitted entries, writes wait.
     pub map_entries_max: u64,
-    /// What is done to the data of writes before it is journaled.
+    /// The packing of the data of writes before the journal gets them.
     pub packing: Packing,
-    /// Longest packed record, in sectors: 8 to [`crate::record::packed::MAX_PACKED_SECTORS`]. What
-    /// is read of a packed record to get at one block of it is up to that much; each record costs
-    /// 64 bytes and an entry in the maps of host and store.
+    /// Longest packed record, in sectors: 8 to [`crate::record::packed::MAX_PACKED_SECTORS`]. A
+    /// read of one block of a packed record may have to read that much. Each record costs 64 bytes,
+    /// and an entry in the maps of host and store.
     pub packed_sectors_max: u64,
 }
 
@@ -93,22 +98,22 @@ impl Config {
 pub enum Mode {
     /// In a journal on local stable storage.
     Journal(Geometry),
-    /// In memory: a write is acknowledged when the store has committed it.
+    /// In memory. A write is acknowledged after its commit by the store.
     WriteThrough,
 }
 
-/// What "durable" means for a flush and for a write with FUA.
+/// The meaning of "durable" for a flush and for a write with FUA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// On the host's local stable storage (or at the store, should that come first).
+    /// On the host's local stable storage, or at the store if that comes first.
     Host,
     /// Committed by the store.
     Store,
-    /// Committed by the store, at both places of its objects if there are two.
+    /// Committed by the store, and on its replica if there is one.
     Replica,
 }
 
-/// What happens after a write or sync of the journal has failed.
+/// The reaction to a failed write or sync of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnJournalFailure {
     /// The volume goes on in store durability, with its writes in memory until the store has

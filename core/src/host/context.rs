@@ -1,10 +1,10 @@
-//! The facts that every machine of a volume is told with an input.
+//! The facts that every machine of a volume gets with an input.
 
 use super::config::Config;
 use crate::block::{Epoch, Time, VolumeId};
 use crate::wire::link::HostId;
 
-/// Which volume it is, how it is configured, and what time it is.
+/// The identity of the volume, its settings, and the time.
 ///
 /// A plain value: only `now` changes after the attach, once for each input.
 #[derive(Debug)]

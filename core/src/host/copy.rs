@@ -1,8 +1,8 @@
-//! Copies that the store makes: watches, and ranges that are to be staged.
+//! Copies that the store makes: watches, and ranges to stage.
 //!
-//! Promises: a staging reads at the store, so it begins once the store has every write that was
-//! acknowledged before it. A watch ends when its range is written, or gives way to a newer watch.
-//! It must not know the link, nor how a staged range is written.
+//! Promises: a staging reads at the store. So it begins once the store has every write that was
+//! acknowledged before it. A watch ends with a write to its range, or when a newer watch needs its
+//! place. It must not know the link, nor how a write uses a staged range.
 
 use crate::block::{
     MAX_WATCHES, Range, STAGED_BIT, Seq, Staged, StagedData, StagedPiece, VolumeId,
@@ -11,7 +11,7 @@ use crate::record::MAX_RECORD_SECTORS;
 use crate::wire::link::StagedRun;
 use std::collections::VecDeque;
 
-/// A range that is to be staged.
+/// A range to stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Staging {
     pub(super) id: u64,
@@ -23,12 +23,12 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// The same with another object, which may be there already.
+    /// The same with another object, because the first one may exist already.
     pub(super) fn again(self) -> Staging {
         Staging { object: next_object(self.object), ..self }
     }
 
-    /// The pieces that the store's runs stand for, if these are what was asked for.
+    /// The pieces of the store's runs, if the runs cover the request.
     pub(super) fn pieces(&self, runs: &[StagedRun]) -> Option<Vec<StagedPiece>> {
         let mut at = self.lba;
         let mut pieces = Vec::with_capacity(runs.len());
@@ -55,7 +55,7 @@ impl Staging {
     }
 }
 
-/// Another number for an object, as good as drawn at random if the first one was.
+/// Another number for an object. It is as good as a random one if the first one was random.
 fn next_object(object: u64) -> u64 {
     // An odd step reaches every number; this one is far from every round one (the golden ratio).
     object.wrapping_add(0x9e37_79b9_7f4a_7c15) | STAGED_BIT
@@ -70,19 +70,19 @@ struct RangeWatch {
 /// Watches, and stagings that wait for commits.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// With the number that has to be committed first; in order.
+    /// Stagings in order. Each has the number of the last write that has to be committed first.
     waiting: VecDeque<(Seq, Staging)>,
     /// The oldest first.
     watches: VecDeque<RangeWatch>,
-    /// Watches that there have been.
+    /// Number of watches so far.
     begun: u64,
 }
 
 impl Copies {
     // --- inputs ---
 
-    /// Watches these ranges, in place of the oldest watch if there are too many. Gives the number
-    /// of the watch.
+    /// Watches these ranges. If there are too many watches, the oldest one gives way. Returns the
+    /// number of the watch.
     pub(super) fn watch(&mut self, ranges: Vec<Range>) -> u64 {
         if self.watches.len() >= MAX_WATCHES {
             self.watches.pop_front();
@@ -98,7 +98,7 @@ impl Copies {
         self.watches.retain(|watch| watch.number != number);
     }
 
-    /// `range` is written: whoever watches it will learn.
+    /// A client writes `range`: watches of it end.
     pub(super) fn written(&mut self, range: Range) {
         if !self.watches.is_empty() {
             let hit =
@@ -107,7 +107,7 @@ impl Copies {
         }
     }
 
-    /// A range is to be staged once everything up to `seq` is committed.
+    /// Keeps a staging until the store has committed everything up to `seq`.
     pub(super) fn stage(&mut self, seq: Seq, staging: Staging) {
         self.waiting.push_back((seq, staging));
     }
@@ -118,14 +118,14 @@ impl Copies {
         due.map(|(_, staging)| staging)
     }
 
-    /// Gives up on everything; returns the requests that have to be told.
+    /// Gives up on everything. Returns the requests that need an answer.
     pub(super) fn give_up(&mut self) -> Vec<u64> {
         self.waiting.drain(..).map(|(_, staging)| staging.id).collect()
     }
 
     // --- outputs ---
 
-    /// Whether what a staging watches has not been written to.
+    /// Whether the watch of a staging, if any, still holds.
     pub(super) fn holds(&self, staging: &Staging) -> bool {
         let is_watched = |number| self.watches.iter().any(|watch| watch.number == number);
         staging.watch.is_none_or(is_watched)

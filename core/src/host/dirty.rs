@@ -1,8 +1,8 @@
-//! The dirty map: where the newest content of a range lies, as long as the journal has it.
+//! The dirty map: the place of the newest content of each range, as long as the journal has it.
 //!
-//! Entries only name journal addresses. Whether an address is still readable (in memory, on disk,
-//! or recycled) is the journal's knowledge; an entry whose address is gone counts as absent, and
-//! the map sheds such entries a few at a time.
+//! Entries hold only journal addresses. The journal knows whether an address is still readable: in
+//! memory, on disk, or recycled. An entry with a recycled address counts as absent. The map drops
+//! such entries a few at a time.
 
 use crate::block::{BlockState, Range, Seq};
 use crate::extent::{Extent, ExtentMap};
@@ -38,7 +38,7 @@ impl RecordPlace {
         RecordPlace { addr, seq, record_sectors, skip: 0, kind, packed_bytes: [a, b, c] }
     }
 
-    /// Bytes of the record, if it is packed; otherwise 0.
+    /// Bytes of a packed record; otherwise 0.
     pub fn packed_bytes(&self) -> usize {
         let [a, b, c] = self.packed_bytes;
         u32::from_le_bytes([a, b, c, 0]) as usize
@@ -49,12 +49,12 @@ impl RecordPlace {
         self.kind
     }
 
-    /// The range of the data or packed record that `part` is mapped to.
+    /// The range of the data or packed record that holds `part`.
     pub fn record(&self, part: Range) -> Range {
         Range::new(part.lba - u64::from(self.skip), self.record_sectors.into())
     }
 
-    /// As a status query sees it.
+    /// The state for a status query.
     pub fn state(&self) -> BlockState {
         match self.kind {
             Kind::Data | Kind::Staged | Kind::Packed => BlockState::Data,
@@ -77,12 +77,12 @@ impl Extent for RecordPlace {
     }
 }
 
-/// Entries looked at for each record that is added: stale ones then stay below a third of the rest,
-/// even if each record makes one stale.
+/// Entries to look at for each new record. That keeps stale entries below a third of the rest, even
+/// if each record makes one stale.
 const SWEEP_STEP: usize = 4;
-/// Records between two looks, so that finding the place in the map costs little.
+/// Records between two looks, so that the search for the place in the map costs little.
 const SWEEP_EVERY: usize = 64;
-/// Entries looked at in one go when the map is full.
+/// Entries to look at in one go when the map is full.
 const SWEEP_FULL: usize = 1024;
 
 /// A bounded map from ranges to places.
@@ -92,10 +92,10 @@ pub struct DirtyMap {
     sweep_lba: u64,
     /// Records added since the last look.
     added: usize,
-    /// What was gone at the last look.
+    /// The lowest readable address at the last look.
     gone: u64,
-    /// How often the end of the map has to be reached until every entry was looked at since
-    /// `gone` last moved.
+    /// Ends of the map that the sweep still has to reach to have seen every entry since `gone`
+    /// moved.
     laps: u8,
     /// A whole sweep found nothing to drop below this address.
     swept_for: u64,
@@ -124,15 +124,16 @@ impl DirtyMap {
         }
     }
 
-    /// Forgets what of `range` lies in the record at `addr`.
+    /// Forgets the part of `range` that lies in the record at `addr`.
     pub fn forget(&mut self, range: Range, addr: u64) {
         self.map.remove_if(range, |place| place.addr == addr);
     }
 
-    /// Whether so many records may be added: makes room by dropping entries below `clean`.
+    /// Whether the map may take `records` more records. Makes room by dropping entries below
+    /// `clean`.
     pub fn make_room(&mut self, records: u64, max: u64, clean: u64) -> bool {
-        // An insertion cuts at most one entry in two. More than there may ever be fit once the map
-        // is empty.
+        // An insertion cuts at most one entry in two. If the need is above the limit, the map has
+        // room once it is empty.
         let need = (2 * records).min(max);
         let full = |map: &ExtentMap<RecordPlace>| map.len() as u64 + need > max;
         if !full(&self.map) {
@@ -170,8 +171,8 @@ impl DirtyMap {
             .map(move |(part, place)| (part, place.filter(|place| place.addr >= gone)))
     }
 
-    /// As [`DirtyMap::cover`], without what only the store can give: staged records up to number
-    /// `committed`.
+    /// Like [`DirtyMap::cover`], but without content that only the store can give: staged records
+    /// up to number `committed`.
     pub fn newest(
         &self,
         range: Range,

@@ -9,29 +9,29 @@ use crate::wire::link::AttachError;
 /// Something an operator or the log should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Another epoch has begun: all requests fail from now on, the journal is kept for salvage.
+    /// Another epoch has begun. From now on all requests fail. The journal stays, for salvage.
     Fenced {
         /// The epoch that ended ours.
         epoch: Epoch,
     },
-    /// The journal cannot be written any more.
+    /// The journal accepts no more writes.
     JournalFailed {
-        /// What failed.
+        /// The error.
         error: String,
         /// Whether the volume goes on in store durability, or has stopped.
         continues: bool,
     },
-    /// What the journal holds of this range cannot be read back as it was written.
+    /// The journal does not return its content of this range as written.
     JournalDamaged {
-        /// The sectors, as far as they are known; empty if a whole frame is concerned.
+        /// The sectors, as far as they are known. Empty if the damage concerns a whole frame.
         range: Range,
         /// Number of the journal file.
         file: u32,
         /// In bytes from the start of the file.
         offset: u64,
-        /// What is wrong.
+        /// The damage.
         problem: String,
-        /// Nothing from here on reaches the store until it can be read after all; that is tried
+        /// Nothing from here on reaches the store until a read succeeds. The volume tries that
         /// again every minute.
         shipping_waits: bool,
     },
@@ -41,17 +41,17 @@ pub enum Event {
         /// The sectors.
         range: Range,
     },
-    /// The store answered a read twice with an older version of a keyed volume's blocks, with
-    /// zeroes where something was written, or with what is not this volume's. The client got a
-    /// medium error.
+    /// The store answered a read of a keyed volume twice with wrong content. That is an older
+    /// version of a block, zeroes in the place of written data, or content of another volume. The
+    /// client got a medium error.
     StoreOutdated {
         /// The sectors.
         range: Range,
     },
-    /// The disk with the table of versions has failed: answers of the store are not compared with
-    /// it any more.
+    /// The disk of the version table has failed. The volume no longer compares answers of the store
+    /// with the table.
     VersionsFailed {
-        /// What failed.
+        /// The error.
         error: String,
     },
     /// The store answered a read of an encrypted volume twice with data that is not encrypted.
@@ -59,9 +59,9 @@ pub enum Event {
         /// The sectors.
         range: Range,
     },
-    /// The epoch goes on after the link was lost.
+    /// The epoch goes on after a loss of the link.
     Resumed {
-        /// What the store has.
+        /// The last write that the store has.
         committed: Seq,
     },
     /// The volume has grown: [`Volume::sectors`](super::Volume::sectors).
@@ -74,24 +74,24 @@ pub enum Event {
         /// Whether it has.
         room: bool,
     },
-    /// The store does not let the epoch go on for now; it is asked again.
+    /// The store does not let the epoch go on for now. The volume asks again.
     Refused(AttachError),
-    /// The store could not take a batch; the engine resumes and ships it again.
+    /// The store could not take a batch. The engine resumes and sends it again.
     BatchRefused {
-        /// What the store said.
+        /// The reason of the store.
         reason: String,
     },
-    /// The store has less than it once said it had committed, and the journal no longer holds what
-    /// is missing. Nothing is shipped any more.
+    /// The store lacks writes that it had committed, and the journal no longer holds them. The
+    /// drain sends nothing any more.
     StoreLostWrites {
-        /// What the store has now.
+        /// The last write that the store has now.
         committed: Seq,
         /// The first write that the journal still holds.
         from: Seq,
     },
-    /// A trace has been read ahead to its end, or clients went another way.
+    /// The replay of a trace has reached its end, or clients went another way.
     TraceReplayed {
-        /// To its end.
+        /// It reached its end.
         followed: bool,
     },
     /// Warming by command has come to its end.
@@ -101,68 +101,69 @@ pub enum Event {
         /// Bytes that the store could not give.
         failed_bytes: u64,
     },
-    /// The disk of the read cache has failed: it is not used any more, and reads go to the store.
+    /// The disk of the read cache has failed. The volume no longer uses the cache; reads go to the
+    /// store.
     CacheFailed {
-        /// What failed.
+        /// The error.
         error: String,
     },
-    /// What the read cache had of this range was damaged; it was read from the store.
+    /// The read cache returned damaged content of this range. The volume read it from the store.
     CacheDamaged {
         /// The sectors.
         range: Range,
-        /// What is wrong.
+        /// The damage.
         problem: String,
     },
-    /// The read cache is in use: the store has said what was written since it was last.
+    /// The read cache is in use: the store has listed the writes since its last use.
     CacheReady {
-        /// Bytes that were there.
+        /// Bytes that the cache held.
         found_bytes: u64,
-        /// Bytes of these that were dropped.
+        /// The part of these that it dropped.
         dropped_bytes: u64,
-        /// Whether all were, because the store could not say what was written since.
+        /// Whether it dropped all, because the store could not list the writes.
         dropped_all: bool,
     },
-    /// The store says that it has lost something: what the read cache has of it will be written
-    /// back.
+    /// The store reports that it has lost something. The volume will write back the parts that the
+    /// read cache has.
     DamageTold {
-        /// In so many ranges.
+        /// Number of ranges.
         ranges: usize,
-        /// Bytes of them that are looked at.
+        /// Bytes of these that the volume looks at.
         bytes: u64,
     },
-    /// Content of the read cache was written back.
+    /// The volume has written back content of the read cache.
     WrittenBack {
         /// The sectors.
         range: Range,
-        /// The first number that this took.
+        /// The first number of these writes.
         first: Seq,
         /// The last one.
         last: Seq,
     },
-    /// What was under an older data key was written again.
+    /// The volume has written content under an older data key again.
     Rewritten {
         /// The sectors.
         range: Range,
-        /// The first number that this took.
+        /// The first number of these writes.
         first: Seq,
         /// The last one.
         last: Seq,
     },
-    /// All of the volume was looked at for what is under older data keys.
+    /// The volume has looked at all of its content for older data keys.
     EncryptedAnew {
-        /// Number of the key that it is under now.
+        /// Number of the key that all content is under now.
         key: u32,
-        /// Bytes that were written again.
+        /// Bytes that it wrote again.
         bytes: u64,
         /// Bytes that the store could not give. If there are none, nothing is under an older key
-        /// any more; else everything is looked at again later.
+        /// any more. Else the volume looks at everything again later.
         failed_bytes: u64,
     },
-    /// What the store had lost has been looked at, or given up.
+    /// The volume has looked at all lost ranges, or has given up.
     Repaired {
-        /// Bytes that it had lost.
+        /// Bytes that the store had lost.
         told_bytes: u64,
-        /// Bytes of them that were written back.
+        /// The part of these that the volume wrote back.
         written_bytes: u64,
     },
     /// The store has confirmed the end of the epoch after a shutdown.

@@ -1,8 +1,8 @@
-//! Reads of the journal's files: the reads under way, and how their results are checked.
+//! Reads of the journal's files: the reads under way, and the checks of their results.
 //!
-//! Promises: a file is pinned as long as a read of it is under way. The result of a read is
-//! verified before it counts. Records that lie close together are one read; of a long record only
-//! the wanted blocks are read, after its header. It must not know reads of clients.
+//! Promises: a file stays pinned as long as a read of it is under way. A result counts only after
+//! its verification. One read covers records that lie close together. For a long record, the header
+//! comes first, then only the wanted blocks. It must not know reads of clients.
 
 use super::dirty::RecordPlace;
 use super::journal::{BytesAt, Journal};
@@ -13,9 +13,10 @@ use crate::record::{Kind, Location, RecordError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// Up to here a payload is read together with its record's header, beyond it after it.
+/// A payload up to this length comes in one read with its record's header, a longer one in a second
+/// read.
 const NEAR_BYTES: usize = 64 << 10;
-/// Records this close to each other in a file are read in one go, ...
+/// One read covers records this close to each other in a file, ...
 const GAP_BYTES: u64 = 16 << 10;
 /// ... up to this much.
 const JOINED_BYTES: u64 = 1 << 20;
@@ -37,7 +38,7 @@ pub(super) enum JournalRead {
     Prefix { read: u64, part: JournalPart },
     /// The wanted blocks of a long record.
     Payload { read: u64, part: JournalPart, prefix: Bytes },
-    /// Frames of the batch being put together, from this one on.
+    /// Frames of the next batch, from this one on.
     Frames { generation: u64, first: usize },
 }
 
@@ -98,7 +99,7 @@ impl JournalReads {
         }
     }
 
-    /// A long record's header has been read: reads what is wanted of it. False if the map is wrong.
+    /// Reads the wanted part of a long record whose header has come. False if the map is wrong.
     pub(super) fn start_payload(
         &mut self,
         journal: &mut Journal,
@@ -112,8 +113,8 @@ impl JournalReads {
         true
     }
 
-    /// The read with this number has ended: what it was for, and the file that is to be unpinned
-    /// once its outcome has been taken.
+    /// Ends the read with this number. Returns its use, and the file to unpin after the caller has
+    /// taken the outcome.
     pub(super) fn take(&mut self, id: u64) -> Option<(u32, JournalRead)> {
         self.under_way.remove(&id)
     }
@@ -132,14 +133,15 @@ impl JournalPart {
         }
     }
 
-    /// As [`JournalPart::span`], unless the payload is better read after the header.
+    /// Like [`JournalPart::span`]. `None` if a second read after the header is better for the
+    /// payload.
     fn near_span(&self) -> Option<usize> {
         let far = |location: Location| location.payload_start > NEAR_BYTES;
         let whole = self.place.kind() == Kind::Packed || !self.location().is_none_or(far);
         whole.then(|| self.span()).flatten()
     }
 
-    /// The wanted bytes out of what is in memory.
+    /// Extracts the wanted bytes from memory.
     pub(super) fn extract_from_memory(
         &self,
         journal: &Journal,
@@ -151,7 +153,7 @@ impl JournalPart {
         self.extract(addr, &data, packer)
     }
 
-    /// The wanted bytes out of what was read from journal address `addr` on.
+    /// Extracts the wanted bytes from a read at journal address `addr`.
     pub(super) fn extract(
         &self,
         addr: u64,
@@ -173,7 +175,7 @@ impl JournalPart {
         self.verify(packer.volume(), &prefix, data.slice(start + location.payload_start..end))
     }
 
-    /// The wanted bytes out of the payload of a record with that header.
+    /// Extracts the wanted bytes from the payload of a record with that header.
     pub(super) fn verify(
         &self,
         volume: VolumeId,
@@ -187,7 +189,7 @@ impl JournalPart {
         Ok(fragment.sectors(self.wanted))
     }
 
-    /// Why what was found does not count although it is what was written, if it does not.
+    /// Why the content must not count although it is intact, if so.
     pub(super) fn unfit(&self, packer: &Packer) -> Option<String> {
         let plain = packer.is_encrypting() && self.place.kind() == Kind::Data;
         plain.then(|| RecordError::Plain(self.wanted).to_string())

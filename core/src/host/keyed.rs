@@ -1,14 +1,14 @@
-//! The content of a volume as only this host can make and check it: packed, encrypted, and compared
-//! with the [table of versions](super::versions).
+//! The content of a keyed volume: packs and encrypts it, and compares it with the [version
+//! table](super::versions). Only this host can do that.
 //!
-//! Why an answer has to be the newest version: nothing of its range was uncommitted when it was
-//! asked for, or else it counts as spoiled; so it holds all that the table knew then. What was
-//! written since makes it spoiled, too, and then another version may be right: the range is read
-//! once more, from the journal if that has it.
+//! An answer has to be the newest version, for these reasons. If a part of its range is uncommitted
+//! when a request goes out, the request counts as spoiled. Otherwise the store had all versions
+//! that the table knew then. A later write spoils the request, too, and then another version may be
+//! right. So the volume reads the range once more, from the journal if that has it.
 //!
-//! Promises: nothing that is plain text is taken for content of an encrypted volume. With a table,
-//! nothing is taken for the newest version that the table does not expect. It must not know who
-//! asked.
+//! Promises: the module never takes plain text for content of an encrypted volume. If there is a
+//! table, it takes only content that the table expects for the newest version. It must not know the
+//! readers.
 
 use super::io::{DiskOperation, DiskResult, Event};
 use super::outputs::Outputs;
@@ -20,17 +20,16 @@ use crate::pack::{Keys, Packer};
 use crate::wire::link::{Piece, ReadError};
 use bytes::Bytes;
 
-/// Sectors that the answer to one status query is about (64 MiB), since all of it has to be looked
-/// up.
+/// Sectors that one status query covers (64 MiB), because it has to look all of them up.
 const STATUS_SECTORS: u64 = 1 << 17;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct KeyedContent {
     packer: Packer,
-    /// If the volume is keyed and has a table.
+    /// The table, if the volume is keyed and has one.
     versions: Option<Box<Versions>>,
-    /// Changes that the journal held, until the table of versions is there.
+    /// Changes from the journal, until the version table is there.
     replayed: Vec<Fed>,
 }
 
@@ -41,18 +40,18 @@ impl KeyedContent {
 
     // --- inputs ---
 
-    /// The volume has a table of versions, from its first request on.
+    /// Gives the volume its version table, before its first request.
     pub(super) fn set_versions(&mut self, mut versions: Versions) {
         versions.replay(std::mem::take(&mut self.replayed));
         self.versions = Some(Box::new(versions));
     }
 
-    /// The keys are these from now on.
+    /// Replaces the keys.
     pub(super) fn set_keys(&mut self, keys: Keys) {
         self.packer.set_keys(keys);
     }
 
-    /// A frame with these records is shipped.
+    /// The drain sends a frame with these records.
     pub(super) fn feed(&mut self, records: &[u8]) {
         if let Some(versions) = &mut self.versions {
             versions.feed(records);
@@ -66,16 +65,16 @@ impl KeyedContent {
         }
     }
 
-    /// Goes on with the table: gives the number up to which the journal need not keep anything for
-    /// it. `short`: somebody waits for room in the journal, or soon will. `closing`: the volume is
-    /// let go.
+    /// Continues the work of the table. Returns the number up to which the table needs no writes in
+    /// the journal. `short`: a request waits for room in the journal, or soon will. `closing`: the
+    /// volume is about to end.
     pub(super) fn settle(&mut self, now: Time, short: bool, closing: bool) -> Option<Seq> {
         let versions = self.versions.as_mut()?;
         versions.settle(now, short, closing);
         Some(versions.durable())
     }
 
-    /// Whether what waited for the table may have become known since the last call.
+    /// Whether the table may have new knowledge since the last call, for the answers that wait.
     pub(super) fn take_moved(&mut self) -> bool {
         self.versions.as_mut().is_some_and(|versions| versions.take_moved())
     }
@@ -95,7 +94,7 @@ impl KeyedContent {
 
     // --- checking ---
 
-    /// Compares an answer with the table; [`Standing::Newest`] if nothing can be said about it.
+    /// Compares an answer with the table. [`Standing::Newest`] if the table knows nothing about it.
     pub(super) fn standing(
         &mut self,
         range: Range,
@@ -107,7 +106,7 @@ impl KeyedContent {
         };
         match seals_of_answer(versions.volume(), range, pieces, payload) {
             Some(pieces) => versions.standing(&pieces),
-            // It is damaged, which is found out elsewhere.
+            // It is damaged. Another check will find that.
             None => Standing::Newest(Vec::new()),
         }
     }
@@ -122,8 +121,8 @@ impl KeyedContent {
         verified(range, pieces, payload, &mut self.packer)
     }
 
-    /// An answer has proved to be the volume's. `spoiled`: something was written that it may not
-    /// have.
+    /// Adopts an answer that has proved to be the volume's. `spoiled`: a write has changed the
+    /// range, and the answer may not have it.
     pub(super) fn adopt(&mut self, now: Time, spoiled: bool, standing: &Standing) {
         if let (Some(versions), Standing::Newest(new), false) =
             (&mut self.versions, standing, spoiled)
@@ -132,12 +131,12 @@ impl KeyedContent {
         }
     }
 
-    /// The newest version of a block that the read cache gives.
+    /// The newest version of a block, for a read of the cache.
     pub(super) fn version(&mut self, block: u64) -> Version {
         self.versions.as_mut().map_or(Version::Unknown, |versions| versions.version(block))
     }
 
-    /// The newest version of a block that the read cache is offered.
+    /// The newest version of a block, for an offer to the cache.
     pub(super) fn version_offered(&mut self, block: u64) -> Version {
         let busy = self.versions.as_ref().is_some_and(|versions| versions.is_busy());
         match self.version(block) {
@@ -146,15 +145,15 @@ impl KeyedContent {
         }
     }
 
-    /// Whether something has to be read before the versions of a range are known.
+    /// Whether the table has to read pages before it knows the versions of a range.
     pub(super) fn is_later(&mut self, range: Range) -> bool {
         let blocks = range.lba / BLOCK_SECTORS..range.end().div_ceil(BLOCK_SECTORS);
-        // All of them, so that what has to be read is read at once.
+        // Ask for all blocks, so that the table reads all pages at once.
         blocks.fold(false, |later, block| later | (self.version(block) == Version::Later))
     }
 
-    /// The store's runs as far as they may be true: what it says to have no data, and this host
-    /// knows to have, counts as data. Nothing if something has to be read first.
+    /// The store's runs as far as they may be true. If the store reports a hole where this host
+    /// knows of data, it counts as data. `None` if the table has to read pages first.
     pub(super) fn true_runs(&mut self, range: Range, runs: &[StatusRun]) -> Option<Vec<StatusRun>> {
         let Some(versions) = &mut self.versions else { return Some(runs.to_vec()) };
         let mut out: Vec<StatusRun> = Vec::new();
@@ -194,12 +193,12 @@ impl KeyedContent {
 
     // --- outputs ---
 
-    /// Whether there is a table of versions.
+    /// Whether there is a version table.
     pub(super) fn has_versions(&self) -> bool {
         self.versions.is_some()
     }
 
-    /// The packer, to pack and unpack with.
+    /// The packer.
     pub(super) fn packer(&mut self) -> &mut Packer {
         &mut self.packer
     }
@@ -218,7 +217,7 @@ impl KeyedContent {
         self.versions.as_ref().map_or(committed, |versions| committed.min(versions.fed()))
     }
 
-    /// Whether the table on disk has all that is committed.
+    /// Whether the table on disk has all committed writes.
     pub(super) fn is_settled(&self) -> bool {
         self.versions.as_ref().is_none_or(|versions| versions.is_settled())
     }

@@ -1,10 +1,10 @@
-//! The writes of a volume: the journal that holds them, the map of where the newest content lies,
-//! and how far the store has committed them.
+//! The writes of a volume. The journal holds them. The map says where the newest content lies. The
+//! log also knows how far the store has committed them.
 //!
 //! Promises: the map names records that the journal has, in the order of all writes. A range counts
-//! as the store's only when every write to it is committed. A write that becomes several packed
-//! records is in one frame. It must not know the requests that wait for a write, nor other copies
-//! of a range.
+//! as the store's only after the commit of every write to it. If a write becomes several packed
+//! records, one frame holds them all. It must not know the requests that wait for a write, nor
+//! other copies of a range.
 
 use super::acknowledge::Progress;
 use super::context::Context;
@@ -32,7 +32,7 @@ pub(super) struct WriteLog {
 }
 
 impl WriteLog {
-    /// Goes on after what was recovered. The map counts only if nobody else had the volume since.
+    /// Goes on after a recovery. Its map counts only if nobody else had the volume since.
     pub(super) fn new(
         context: &Context,
         recovered: Option<Recovered>,
@@ -59,8 +59,8 @@ impl WriteLog {
 
     // --- inputs ---
 
-    /// Appends as much of a write as there is room for; true if that is all of it. `appended` gets
-    /// the header of each record: its range has new content from then on.
+    /// Appends as much of a write as has room. True if that is all of it. Calls `appended` with the
+    /// header of each record, whose range has new content from then on.
     pub(super) fn append(
         &mut self,
         context: &Context,
@@ -72,7 +72,7 @@ impl WriteLog {
         let (volume, epoch) = (*volume, *epoch);
         let longest = self.journal.record_sectors_max();
         while let Some(WritePart { kind, range, data, staged, step }) = write.next(longest) {
-            // Zeroes need no payload, whether data is packed or not.
+            // Zeroes need no payload, packed or not.
             let zero = kind == Kind::Data && is_zero(data);
             let kind = if zero { Kind::Zero } else { kind };
             let packs = kind == Kind::Data && packer.is_active();
@@ -84,8 +84,8 @@ impl WriteLog {
             } else {
                 (1, header.record_bytes())
             };
-            // Room for all records of the part in one frame: a frame is there as a whole or not at
-            // all, in the journal and in a batch.
+            // One frame needs room for all records of the part. A frame is there as a whole or not
+            // at all, in the journal and in a batch.
             let room = self.dirty.make_room(count, config.map_entries_max, self.journal.tail())
                 && self.journal.make_room(*now, bytes as u64);
             if !room {
@@ -131,8 +131,8 @@ impl WriteLog {
 
     // --- what is where ---
 
-    /// Where the newest content of a range lies, in order and without gaps; nothing for what only
-    /// the store can give.
+    /// The place of the newest content of a range, in order and without gaps. `None` for parts that
+    /// only the store can give.
     pub(super) fn newest(
         &self,
         range: Range,
@@ -140,7 +140,7 @@ impl WriteLog {
         self.dirty.newest(range, self.journal.floor(), self.committed)
     }
 
-    /// As [`WriteLog::newest`], with staged records that are committed.
+    /// Like [`WriteLog::newest`], with committed staged records.
     pub(super) fn cover(
         &self,
         range: Range,
@@ -148,7 +148,7 @@ impl WriteLog {
         self.dirty.cover(range, self.journal.floor())
     }
 
-    /// The parts of a range of which everything is committed.
+    /// The parts of a range without uncommitted writes.
     pub(super) fn at_store(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
         let committed = self.committed;
         self.cover(range)
@@ -156,7 +156,7 @@ impl WriteLog {
             .map(|(part, _)| part)
     }
 
-    /// The parts of a range of which something is not committed.
+    /// The parts of a range with uncommitted writes.
     pub(super) fn not_at_store(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
         let committed = self.committed;
         self.cover(range)
@@ -171,7 +171,7 @@ impl WriteLog {
             .map(|(part, _)| part)
     }
 
-    /// All ranges at or after a sector that are not committed, with their numbers.
+    /// All uncommitted ranges at or after a sector, with their numbers.
     pub(super) fn uncommitted(&self, lba: u64) -> impl Iterator<Item = (Range, Seq)> + '_ {
         self.dirty.uncommitted(lba, self.journal.tail())
     }
@@ -238,18 +238,17 @@ impl WriteLog {
         self.journal.next_operation(context.now, want_sync, id)
     }
 
-    /// Nothing is written to the journal's files any more.
+    /// Writes nothing more to the journal's files.
     pub(super) fn latch(&mut self) {
         self.journal.latch();
     }
 
-    /// Closes the frame that is being filled.
+    /// Closes the open frame.
     pub(super) fn seal(&mut self) {
         self.journal.seal();
     }
 
-    /// The copy in memory of an address is damaged. It is given up if the disk has another one;
-    /// false if not.
+    /// Drops the damaged copy in memory of an address, if the disk has another one. False if not.
     pub(super) fn use_disk(
         &mut self,
         addr: u64,
@@ -267,12 +266,12 @@ impl WriteLog {
         dropped
     }
 
-    /// Frames are kept from now on until they are released, although they are committed.
+    /// From now on keeps committed frames until their release.
     pub(super) fn hold(&mut self) {
         self.journal.hold();
     }
 
-    /// Frames up to this number need not be kept any more.
+    /// Releases frames up to this number.
     pub(super) fn release(&mut self, seq: Seq) {
         self.journal.release(seq);
     }
@@ -284,8 +283,7 @@ impl WriteLog {
         self.reads.start_parts(&mut self.journal, read, parts, out);
     }
 
-    /// Reads the wanted blocks of a long record whose header has been read; false if the map is
-    /// wrong.
+    /// Reads the wanted blocks of a long record whose header has come. False if the map is wrong.
     pub(super) fn read_payload(
         &mut self,
         read: u64,
@@ -307,17 +305,17 @@ impl WriteLog {
         self.reads.start(&mut self.journal, (addr, bytes), what, out);
     }
 
-    /// A read has ended: what it was for, and the file for [`WriteLog::end_read`].
+    /// Ends a read. Returns its use, and the file for [`WriteLog::end_read`].
     pub(super) fn take_read(&mut self, id: u64) -> Option<(u32, JournalRead)> {
         self.reads.take(id)
     }
 
-    /// The outcome of a read of a file has been taken.
+    /// The caller has taken the outcome of a read of a file.
     pub(super) fn end_read(&mut self, file: u32) {
         self.journal.unpin(file);
     }
 
-    /// Flips a bit of what is in memory for `addr`, as bad memory would.
+    /// Flips a bit in the memory of `addr`, as bad memory would.
     #[cfg(test)]
     pub(super) fn rot(&mut self, addr: u64) {
         self.journal.rot(addr);

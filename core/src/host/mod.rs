@@ -1,14 +1,14 @@
 //! The volume as the initiator sees it.
 //!
-//! [`Volume`] takes block requests and answers them: writes go into a journal on local stable
-//! storage ([`journal`]), reads come from there, from what was read ahead, or from the store, and a
-//! drain ships the journal to the store in order. Like everything in this crate it is a state
-//! machine: inputs are `handle_*`, outputs `poll_*`, to be called until they give nothing after any
-//! input.
+//! [`Volume`] takes block requests and answers them. Writes go into a journal on local stable
+//! storage ([`journal`]). Reads come from there, from the read-ahead, from the read cache, or from
+//! the store. A drain sends the journal to the store in order. Like everything in this crate it is
+//! a state machine: inputs are `handle_*`, outputs are `poll_*`. After any input, call the outputs
+//! until they return nothing.
 //!
-//! It must not know sockets, files, threads or protocols of initiators. What it promises is the
-//! contract of the project: a flush is durable, what the store holds is a prefix, reads return what
-//! was acknowledged last or an error, a local disk error latches, memory is bounded by [`Config`].
+//! It must not know sockets, files, threads or protocols of initiators. It promises the contract of
+//! the project. A flush is durable. The store holds a prefix of the writes. Reads return the last
+//! acknowledged content or an error. A local disk error latches. [`Config`] bounds the memory.
 //!
 //! # Machines
 //!
@@ -17,21 +17,21 @@
 //!
 //! | machine | file | concern |
 //! |---|---|---|
-//! | `WriteLog` | `log.rs` | every write until the store has committed it; reads of the journal's files |
-//! | `Acknowledger` | `acknowledge.rs` | writes that wait for room, requests that wait for durability |
+//! | `WriteLog` | `log.rs` | every write until its commit by the store; reads of journal files |
+//! | `Acknowledger` | `acknowledge.rs` | writes that wait for room, requests for durability |
 //! | `StoreSession` | `session.rs` | link, resume, fence, detach, barriers, requests to the store |
 //! | `Drain` | `drain/` | batches, window, announcements |
 //! | `Reads` | `reads/` | reads of clients that wait for content |
 //! | `ReadAhead` | `readahead/` | hints, streams, traces |
 //! | `Caching` | `caching.rs` | content for the read cache, reads of it |
-//! | `KeyedContent` | `keyed.rs` | packing, encryption, the table of versions |
+//! | `KeyedContent` | `keyed.rs` | packing, encryption, the version table |
 //! | `Copies` | `copy.rs` | watches, ranges to stage |
 //! | `Background` | `background/` | repairs, warming, encrypting anew |
 //! | `Outputs` | `outputs.rs` | replies, disk operations, messages, events, counters |
 //!
 //! # Life of a journal
 //!
-//! [`journal::create_plan`] says what files to create. From then on every start runs a
+//! [`journal::create_plan`] lists the files to create. From then on every start runs a
 //! [`journal::Recovery`] over them, attaches with [`attach`], and gives both outcomes to
 //! [`Volume::new`].
 
@@ -74,8 +74,8 @@ pub use volume::Volume;
 
 use crate::wire::link::{Frame, HostId, RequestId, ToStore};
 
-/// The message that asks the store for a new epoch of the volume `name`, with what the host's
-/// journal for it says of itself, if there is one. The store's answer to `request` holds what
+/// The message that asks the store for a new epoch of the volume `name`. It holds the state of the
+/// host's journal for the volume, if there is one. The store's answer to `request` holds what
 /// [`Volume::new`] needs.
 #[must_use]
 pub fn attach(

@@ -1,4 +1,4 @@
-//! Ranges in parts, and answers put together from parts.
+//! Splits ranges into parts, and puts answers together from parts.
 
 use crate::block::{BlockState, Range, ReadPiece, StatusRun};
 use crate::pack::Packer;
@@ -6,7 +6,7 @@ use crate::record::RecordError;
 use crate::wire::link::{self, Piece, ReadPart};
 use bytes::Bytes;
 
-/// A part of a read, which is to fill a slot of it.
+/// A part of a read, and the slot that it has to fill.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingPart {
     pub(super) read: u64,
@@ -25,10 +25,10 @@ pub(super) fn pieces(range: Range, sectors: u64) -> impl Iterator<Item = Range> 
     })
 }
 
-/// Why an answer of the store is not taken.
+/// Why the volume refuses an answer of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
-    /// It does not match its checksums, or is not what was asked for.
+    /// It does not match its checksums, or does not answer the request.
     Damaged,
     /// It is not encrypted, and the volume is.
     Plain,
@@ -43,8 +43,8 @@ impl From<RecordError> for Unfit {
     }
 }
 
-/// The pieces of a store's answer, if they are what the range demands and match their checksums,
-/// and are encrypted where the volume is.
+/// The pieces of a store's answer. They have to cover the range, match their checksums, and be
+/// encrypted if the volume is.
 pub(super) fn verified(
     range: Range,
     pieces: &[Piece],
@@ -66,8 +66,8 @@ pub(super) fn verified(
     parts.into_iter().map(piece).collect()
 }
 
-/// What is known here, and the store's runs where it is not; they begin at the first unknown sector
-/// and the result ends where they do.
+/// Merges local knowledge with the store's runs for the unknown parts. The runs begin at the first
+/// unknown sector, and the result ends where they end.
 pub(super) fn merge(local: &[(Range, Option<BlockState>)], store: &[StatusRun]) -> Vec<StatusRun> {
     let mut runs: Vec<StatusRun> = Vec::new();
     let mut add = |sectors: u64, state: BlockState| match runs.last_mut() {

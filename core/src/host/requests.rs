@@ -1,9 +1,8 @@
-//! Requests to the store that are not answered.
+//! Requests to the store without an answer.
 //!
-//! Promises: a request is kept until its answer has been taken, across connections; only a request
-//! that reads ahead is forgotten with its connection. A request knows whether its range was written
-//! after the request. It must not know the link: the [session](super::session) decides when a
-//! request goes out.
+//! Promises: a request stays until somebody takes its answer, across connections. Only a read-ahead
+//! ends with its connection. A request knows whether a later write has touched its range. It must
+//! not know the link: the [session](super::session) decides when a request goes out.
 
 use super::background::WarmingFor;
 use super::copy::Staging;
@@ -18,24 +17,24 @@ use std::collections::BTreeMap;
 pub(super) enum Purpose {
     /// A part of a read.
     Read { read: u64, slot: usize },
-    /// Reading ahead, which knows the rest.
+    /// A read-ahead. The machine for read-ahead knows the rest.
     Prefetch,
-    /// A status query, with what is known here.
+    /// A status query, with the local knowledge.
     Status { id: u64, local: Vec<(Range, Option<BlockState>)> },
     /// A copy.
     Stage(Staging),
-    /// The ranges written since then, for the cache.
+    /// The ranges written since that moment, for the cache.
     Changes(Moment),
     /// Content for the cache.
     Warm(WarmingFor),
-    /// The ranges that have content, to be encrypted anew.
+    /// The ranges with content, to encrypt them anew.
     FindContent(u64),
     /// That content.
     Rewrite(u64),
 }
 
 impl Purpose {
-    /// Whether no client waits for it, but only what this host does by itself.
+    /// Whether it serves only work of this host, and no client waits for it.
     fn is_own(&self) -> bool {
         matches!(
             self,
@@ -49,15 +48,16 @@ impl Purpose {
 pub(super) struct StoreRequest {
     pub(super) range: Range,
     pub(super) purpose: Purpose,
-    /// Something was written to the range that the answer may not have: it is not for the cache.
+    /// A later write has changed the range, and the answer may not have it. So the cache must not
+    /// take it.
     pub(super) spoiled: bool,
-    /// Asked a second time because the first answer was damaged.
+    /// It is the second request, because the first answer was damaged.
     pub(super) again: bool,
-    /// When it was asked, for measuring the way to the store.
+    /// The time of the request, to measure the way to the store.
     pub(super) at: SentAt,
 }
 
-/// An answer that waits until it can be compared with the table of versions.
+/// An answer that waits for a comparison with the version table.
 #[derive(Debug)]
 pub(super) enum ParkedAnswer {
     Data(Vec<Piece>, Bytes),
@@ -69,7 +69,7 @@ pub(super) enum ParkedAnswer {
 pub(super) struct StoreRequests {
     /// The last number.
     last: RequestId,
-    /// Each with whether it is under way on the present connection.
+    /// Each request, and whether it is under way on the present connection.
     asked: BTreeMap<RequestId, (StoreRequest, bool)>,
     parked: Vec<(RequestId, StoreRequest, ParkedAnswer)>,
 }
@@ -83,22 +83,22 @@ impl StoreRequests {
         self.last
     }
 
-    /// A request waits for its answer; `sent` if it is under way.
+    /// Adds a request; `sent` if it is under way.
     pub(super) fn insert(&mut self, number: RequestId, request: StoreRequest, sent: bool) {
         self.asked.insert(number, (request, sent));
     }
 
-    /// A request is answered.
+    /// Takes out a request that has its answer.
     pub(super) fn take(&mut self, number: RequestId) -> Option<StoreRequest> {
         self.asked.remove(&number).map(|(request, _)| request)
     }
 
-    /// The answer waits for the table of versions.
+    /// Keeps an answer until the version table can check it.
     pub(super) fn park(&mut self, number: RequestId, request: StoreRequest, answer: ParkedAnswer) {
         self.parked.push((number, request, answer));
     }
 
-    /// The answers that waited for the table of versions.
+    /// Takes the answers that waited for the version table.
     pub(super) fn take_parked(&mut self) -> Vec<(RequestId, StoreRequest, ParkedAnswer)> {
         std::mem::take(&mut self.parked)
     }
@@ -110,7 +110,7 @@ impl StoreRequests {
         unsent.map(|(_, (request, _))| request).collect()
     }
 
-    /// The connection is gone: what was asked on it has to be asked again, or forgotten.
+    /// The connection is gone. Requests on it have to go out again, or end.
     pub(super) fn link_lost(&mut self) {
         let stays = |request: &StoreRequest| !matches!(request.purpose, Purpose::Prefetch);
         self.asked.retain(|_, (request, _)| stays(request));
@@ -120,7 +120,7 @@ impl StoreRequests {
         }
     }
 
-    /// `range` is written: what is asked of it may not have that.
+    /// A client writes `range`: answers about it may not have that.
     pub(super) fn spoil(&mut self, range: Range) {
         let asked = self.asked.values_mut().map(|(request, _)| request);
         let parked = self.parked.iter_mut().map(|(_, request, _)| request);
@@ -129,7 +129,7 @@ impl StoreRequests {
         }
     }
 
-    /// Gives up on everything; returns the clients' requests that have to be told.
+    /// Gives up on everything. Returns the clients' requests that need an answer.
     pub(super) fn give_up(&mut self) -> Vec<u64> {
         let parked = self.take_parked().into_iter().map(|(_, request, _)| request);
         let asked = std::mem::take(&mut self.asked).into_values().map(|(request, _)| request);
@@ -156,7 +156,7 @@ impl StoreRequests {
         })
     }
 
-    /// How many somebody else than this host waits for.
+    /// Number of requests that a client waits for.
     pub(super) fn waiting(&self) -> u64 {
         self.all().filter(|request| !request.purpose.is_own()).count() as u64
     }

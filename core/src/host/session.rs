@@ -1,17 +1,16 @@
-//! The conversation of a volume with the store: whether it is open, what is asked in it, and how it
-//! ends.
+//! The conversation of a volume with the store: its state, the requests in it, and its end.
 //!
-//! Promises: before the store has let the epoch go on, only the request to resume goes out, and
-//! reads of clients behind it. An epoch that was fenced stays fenced. A barrier is answered once,
-//! when everything before it is on stable storage here. The epoch is ended only by request, and
-//! asked for again if the store did not answer. It must not know the content of answers, nor the
+//! Promises: before the store has let the epoch go on, only the request to resume goes out, with
+//! reads of clients behind it. A fenced epoch stays fenced. A barrier gets one answer, after
+//! everything before it is on stable storage here. The epoch ends only by request, and the request
+//! goes out again if the store did not answer. It must not know the content of answers, nor the
 //! journal.
 //!
 //! # Call order
 //!
 //! [`StoreSession::link_up`], or [`StoreSession::resume`] once [`StoreSession::is_due`]; then
 //! [`StoreSession::attached`] with the answer; then [`StoreSession::take_unsent`] for the requests
-//! to ask again. [`StoreSession::hold`] instead if the store does not go on.
+//! to ask again. If the store does not go on, [`StoreSession::hold`] takes the place of these.
 
 use super::barrier::Barriers;
 use super::context::Context;
@@ -23,22 +22,22 @@ use crate::block::{BlockError, Epoch, MAX_VOLUME_SECTORS, Range, Request, Seq, T
 use crate::wire::link::{AttachError, Attached, Lane, RequestId, ToStore};
 use std::time::Duration;
 
-/// First and longest pause before the store is asked again.
+/// First and longest pause before the next request to the store.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(5);
 
-/// How far the connection to the store is.
+/// The state of the connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkState {
     Down,
-    /// Connected, to be resumed at this time.
+    /// Connected. Resume at this time.
     Held(Time),
-    /// Resume was sent.
+    /// The Resume message is under way.
     Resuming(RequestId),
     Up,
 }
 
-/// How far the end of the epoch is.
+/// The progress of the end of the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detach {
     No,
@@ -49,9 +48,9 @@ enum Detach {
 /// The meaning of the store's answer to a resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resumption {
-    /// It answers something else.
+    /// It answers another request.
     NotAsked,
-    /// The session is held; it is asked again later.
+    /// The session pauses, and asks again later.
     Held,
     /// The epoch is over.
     Fenced,
@@ -67,17 +66,17 @@ pub(super) struct StoreSession {
     requests: StoreRequests,
     barriers: Barriers,
     fenced: Option<Epoch>,
-    /// The volume is being let go.
+    /// The volume is about to end.
     closing: bool,
     detach: Detach,
     /// The store has no space for more data.
     full: bool,
-    /// Never less than a client has been told.
+    /// Never less than the size that clients know.
     sectors: u64,
 }
 
 impl StoreSession {
-    /// Of an epoch that has just begun.
+    /// The session of an epoch that has just begun.
     pub(super) fn new(sectors: u64) -> StoreSession {
         StoreSession {
             link: LinkState::Up,
@@ -94,12 +93,12 @@ impl StoreSession {
 
     // --- inputs: the connection ---
 
-    /// There is a connection again.
+    /// A connection exists again.
     pub(super) fn link_up(&mut self) {
         self.retry = RETRY_FIRST;
     }
 
-    /// The connection is lost.
+    /// The connection has gone.
     pub(super) fn link_down(&mut self) {
         self.link = LinkState::Down;
         self.ask_detach_again();
@@ -107,7 +106,7 @@ impl StoreSession {
         self.requests.link_lost();
     }
 
-    /// Asks the store to let the epoch go on. False if it was fenced.
+    /// Asks the store to let the epoch go on. False if the epoch is fenced.
     pub(super) fn resume(&mut self, context: &Context, out: &mut Outputs) -> bool {
         if self.fenced.is_some() {
             return false;
@@ -119,9 +118,10 @@ impl StoreSession {
         true
     }
 
-    /// The store does not go on with the epoch for now: it is asked after a pause that grows.
+    /// The store does not let the epoch go on for now. The session asks again after a pause that
+    /// grows.
     pub(super) fn hold(&mut self, now: Time) {
-        // A store that the volume has left does not answer it.
+        // If the volume has moved to another store, this one does not answer.
         self.ask_detach_again();
         self.link = LinkState::Held(now.after(self.retry));
         self.retry = (self.retry * 2).min(RETRY_LAST);
@@ -153,7 +153,7 @@ impl StoreSession {
                     Resumption::NotAsked
                 };
             }
-            // A snapshot that is deleted does not come back, nor does anybody's patience.
+            // A deleted snapshot does not come back, so its clients need not wait.
             Err(error @ AttachError::NotFound) if context.epoch == 0 => {
                 out.event(Event::Refused(error));
                 self.fenced = Some(0);
@@ -176,7 +176,7 @@ impl StoreSession {
         Resumption::Resumed(attached.committed)
     }
 
-    /// Another epoch has begun. False if that is known.
+    /// Another epoch has begun. False if that was known already.
     pub(super) fn fence(&mut self, epoch: Epoch, out: &mut Outputs) -> bool {
         if self.fenced.is_some() {
             return false;
@@ -187,12 +187,12 @@ impl StoreSession {
         true
     }
 
-    /// The store has committed something: it is asked without a pause if it has to be asked again.
+    /// The store has committed something. So the next request to resume needs no pause.
     pub(super) fn committed(&mut self) {
         self.retry = RETRY_FIRST;
     }
 
-    // --- inputs: what the store says ---
+    // --- inputs: messages of the store ---
 
     /// Whether the store has space for more data.
     pub(super) fn told_room(&mut self, room: bool, out: &mut Outputs) {
@@ -202,8 +202,8 @@ impl StoreSession {
         }
     }
 
-    /// How large the volume is. While it is attached it only grows; what is told out of order is
-    /// old.
+    /// Takes the size of the volume. An attached volume only grows. So a smaller size is an old
+    /// message.
     pub(super) fn resized(&mut self, sectors: u64, out: &mut Outputs) {
         if sectors > self.sectors && sectors <= MAX_VOLUME_SECTORS && self.fenced.is_none() {
             self.sectors = sectors;
@@ -211,7 +211,7 @@ impl StoreSession {
         }
     }
 
-    /// The store asks for everything up to `last` on behalf of somebody who takes a snapshot.
+    /// The store asks for everything up to `last` on behalf of a client that takes a snapshot.
     pub(super) fn barrier(&mut self, barrier: u64, last: Seq) {
         self.barriers.ask(barrier, last);
     }
@@ -234,12 +234,12 @@ impl StoreSession {
 
     // --- inputs: the end ---
 
-    /// The volume is to be let go: no more requests are taken.
+    /// The volume is about to end: it takes no more requests.
     pub(super) fn close(&mut self) {
         self.closing = true;
     }
 
-    /// Ends the epoch, unless that is under way: everything is committed.
+    /// Ends the epoch, unless that is under way. Everything is committed.
     pub(super) fn detach(&mut self, context: &Context, out: &mut Outputs) {
         if self.detach != Detach::No || self.link != LinkState::Up {
             return;
@@ -275,7 +275,7 @@ impl StoreSession {
     ) {
         let sent = match self.link {
             LinkState::Up => true,
-            // Somebody waits: it goes behind the Resume that is under way.
+            // A client waits for a read: send it behind the Resume message that is under way.
             LinkState::Resuming(_) => matches!(request.purpose, Purpose::Read { .. }),
             LinkState::Down | LinkState::Held(_) => false,
         };
@@ -319,34 +319,34 @@ impl StoreSession {
         }
     }
 
-    /// Takes the requests that are not under way on this connection: all of them once the epoch
-    /// goes on, before that only reads of clients.
+    /// Takes the requests that are not under way on this connection. These are all requests once
+    /// the epoch goes on, and only reads of clients before that.
     pub(super) fn take_unsent(&mut self) -> Vec<StoreRequest> {
         self.requests.take_unsent(self.link == LinkState::Up)
     }
 
-    /// The request that is answered.
+    /// Takes the request that an answer is for.
     pub(super) fn answered(&mut self, number: RequestId) -> Option<StoreRequest> {
         self.requests.take(number)
     }
 
-    /// The store does not know the epoch: the request is asked again when the epoch goes on.
+    /// The store does not know the epoch. The request goes out again when the epoch goes on.
     pub(super) fn put_back(&mut self, request: StoreRequest) {
         let number = self.requests.next_number();
         self.requests.insert(number, request, false);
     }
 
-    /// The answer waits for the table of versions.
+    /// Keeps an answer until the version table can check it.
     pub(super) fn park(&mut self, number: RequestId, request: StoreRequest, answer: ParkedAnswer) {
         self.requests.park(number, request, answer);
     }
 
-    /// The answers that waited for the table of versions.
+    /// Takes the answers that waited for the version table.
     pub(super) fn take_parked(&mut self) -> Vec<(RequestId, StoreRequest, ParkedAnswer)> {
         self.requests.take_parked()
     }
 
-    /// `range` is written: answers about it may not have that.
+    /// A client writes `range`: answers about it may not have that.
     pub(super) fn spoil(&mut self, range: Range) {
         self.requests.spoil(range);
     }
@@ -358,7 +358,7 @@ impl StoreSession {
 
     // --- outputs ---
 
-    /// Whether the epoch goes on: everything may be sent.
+    /// Whether the epoch goes on: the session may send everything.
     pub(super) fn is_up(&self) -> bool {
         self.link == LinkState::Up
     }
@@ -373,7 +373,7 @@ impl StoreSession {
         self.deadline().is_some_and(|at| at <= now)
     }
 
-    /// When the epoch is to be resumed.
+    /// The time of the next resume.
     pub(super) fn deadline(&self) -> Option<Time> {
         match self.link {
             LinkState::Held(at) => Some(at),
@@ -420,9 +420,9 @@ impl StoreSession {
         self.requests.waiting()
     }
 
-    /// Why a request is not taken for want of space. While the store has no space, new data is
-    /// refused, as a thin provisioned disk does it. Writes that were acknowledged before are
-    /// shipped.
+    /// Why the volume refuses a request for want of space. While the store has no space, the volume
+    /// refuses new data, as a thin provisioned disk does. It still sends the writes that it
+    /// acknowledged before.
     pub(super) fn want_of_space(&self, request: &Request) -> Option<BlockError> {
         let takes_some = match request {
             Request::Write { .. } | Request::WriteStaged { .. } => true,

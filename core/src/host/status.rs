@@ -9,10 +9,10 @@ use crate::pack;
 use crate::wire::link::SecondState;
 use std::time::Duration;
 
-/// How a volume is doing.
+/// The state of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The epoch it is attached in.
+    /// The epoch of the attach.
     pub epoch: Epoch,
     /// The last number given to a write.
     pub last: Seq,
@@ -22,8 +22,8 @@ pub struct Status {
     pub committed: Seq,
     /// Bytes that the store has not committed.
     pub lag_bytes: u64,
-    /// Age of the oldest write that the store has not committed. The journal does not say when its
-    /// writes were made: those of an earlier run count from the attach.
+    /// Age of the oldest write that the store has not committed. The journal does not hold the
+    /// times of writes. So writes of an earlier run count from the attach.
     pub lag: Duration,
     /// Journal space taken by writes that the store has not committed.
     pub journal_bytes: u64,
@@ -35,7 +35,7 @@ pub struct Status {
     pub dirty_entries: u64,
     /// Bytes shipped and not committed.
     pub in_flight_bytes: u64,
-    /// How many may be.
+    /// Most bytes that may be.
     pub window_bytes: u64,
     /// Reads and status queries that wait for the disk or the store.
     pub waiting_reads: u64,
@@ -43,7 +43,7 @@ pub struct Status {
     pub waiting_writes: u64,
     /// Flushes and writes that wait for durability.
     pub waiting_flushes: u64,
-    /// What the store says of a second place of its objects.
+    /// The state of the store's replica.
     pub second: SecondState,
     /// Whether the store is reachable and the epoch resumed.
     pub link_up: bool,
@@ -69,9 +69,9 @@ pub struct Status {
     pub rewriting: Option<RewriteStatus>,
     /// Since the attach.
     pub counters: Counters,
-    /// What packing has made of the data written since the attach.
+    /// Totals of packing since the attach.
     pub packed: pack::Counters,
-    /// The table of versions, if the volume is keyed and has one.
+    /// The version table, if the volume is keyed and has one.
     pub versions: Option<VersionsStatus>,
     /// Number of the key that new writes are encrypted with, if the volume is encrypted.
     pub key: Option<u32>,
@@ -96,9 +96,9 @@ pub struct Counters {
     pub stages: u64,
     /// Bytes they asked for.
     pub stage_bytes: u64,
-    /// Requests to write what is staged.
+    /// Requests to write staged pieces.
     pub copies: u64,
-    /// Bytes they wrote without any of them coming here.
+    /// Bytes that they wrote. None of these bytes came here.
     pub copy_bytes: u64,
     /// Prefetch requests.
     pub prefetches: u64,
@@ -106,21 +106,21 @@ pub struct Counters {
     pub memory_hit_bytes: u64,
     /// Bytes read from the journal's files.
     pub journal_hit_bytes: u64,
-    /// Bytes read from what was read ahead.
+    /// Bytes read from the read-ahead.
     pub readahead_hit_bytes: u64,
-    /// Bytes that were being read ahead when they were asked for.
+    /// Bytes of reads that waited for a read-ahead under way.
     pub readahead_wait_bytes: u64,
     /// Bytes read from the read cache.
     pub cache_hit_bytes: u64,
-    /// Bytes that had to be read from the store.
+    /// Bytes that only the store had.
     pub store_read_bytes: u64,
-    /// Bytes of the read cache written back because they were damaged at the store.
+    /// Bytes of the read cache written back because the store's were damaged.
     pub written_back_bytes: u64,
     /// Batches shipped, repeats included.
     pub batches: u64,
     /// Bytes in them.
     pub batch_bytes: u64,
-    /// Bytes of records that coalescing kept from being shipped.
+    /// Bytes of records that the drain did not send, thanks to coalescing.
     pub coalesced_bytes: u64,
     /// Journal writes.
     pub disk_writes: u64,

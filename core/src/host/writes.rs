@@ -1,10 +1,10 @@
-//! Writes that are on their way into the journal, and how they are cut into records.
+//! Writes on their way into the journal, and their division into records.
 
 use crate::block::{BLOCK_SECTORS, Range, SECTOR_BYTES, Staged, StagedData, StagedPiece};
 use crate::record::Kind;
 use bytes::Bytes;
 
-/// A write that is being appended; in parts, since it may be larger than the memory.
+/// A write in parts, because it may be larger than the memory.
 #[derive(Debug)]
 pub(super) struct PendingWrite {
     id: u64,
@@ -39,7 +39,7 @@ impl PendingWrite {
         PendingWrite { id, content, fua, done: 0 }
     }
 
-    /// A write of this host itself, of which nobody is told.
+    /// A write of this host itself, without a client that waits.
     pub(super) fn own(range: Range, data: Bytes) -> PendingWrite {
         PendingWrite::new(0, WriteContent::Data(range, data), false)
     }
@@ -62,12 +62,12 @@ impl PendingWrite {
         self.done += step;
     }
 
-    /// The next record, data in at most `longest` sectors; `None` when all is appended.
+    /// The next record, with data of at most `longest` sectors; `None` after the last.
     pub(super) fn next(&self, longest: u64) -> Option<WritePart<'_>> {
         match &self.content {
             WriteContent::Data(range, data) => {
                 let lba = range.lba + self.done;
-                // Cut where the checksums are cut.
+                // Cut at the boundaries of checksums.
                 let end = ((lba + longest) / BLOCK_SECTORS * BLOCK_SECTORS).min(range.end());
                 let range = Range::between(lba, end);
                 let skip = (self.done * SECTOR_BYTES) as usize;
@@ -94,8 +94,7 @@ impl PendingWrite {
     }
 }
 
-/// `range` in the parts of at most `longest` sectors that become records of their own, cut where
-/// the checksums are cut.
+/// Splits `range` into records of at most `longest` sectors, at the boundaries of checksums.
 pub(super) fn records(range: Range, longest: u64) -> impl Iterator<Item = Range> {
     let longest = longest.max(BLOCK_SECTORS);
     let mut at = range.lba;
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
     use crate::record::{MAX_RECORD_SECTORS, MAX_WHOLE_SECTORS};
 
-    /// What is promised to be there as a whole or not at all is one record.
+    /// A write that has to be atomic is one record.
     #[test]
     fn a_write_of_the_longest_whole_length_is_not_cut() {
         for lba in 0..2 * BLOCK_SECTORS {

@@ -1,6 +1,6 @@
-//! Work that this host does by itself, while no client has to wait for it: it writes back ranges
-//! that the store has lost ([`Repairs`]), brings ranges into the cache ([`Warming`]), and encrypts
-//! content under older keys anew ([`Rewriting`]).
+//! Work that this host does by itself, while no client has to wait for it. [`Repairs`] write back
+//! ranges that the store has lost. [`Warming`] brings ranges into the cache. [`Rewriting`] encrypts
+//! content under older keys anew.
 //!
 //! Each machine names the range to read next, takes the result, and names the range to write. None
 //! of them knows the journal, the cache, the link or another one of them.
@@ -30,7 +30,7 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// A range is written.
+    /// A client writes a range.
     pub(super) fn written(&mut self, range: Range) {
         self.repairs.written(range);
         self.rewriting.written(range);
@@ -58,8 +58,8 @@ impl Background {
         self.rewriting.wants_room()
     }
 
-    /// When something can go on that cannot now. `cache` is in use; `limit` is when the
-    /// limit of reading ahead lets something through.
+    /// The time when some work can continue, if none can now. `cache`: the cache is ready. `limit`:
+    /// the time when the limit of read-ahead lets something through.
     pub(super) fn deadline(
         &self,
         now: Time,

@@ -1,12 +1,12 @@
-//! Writing back what is damaged at the store and whole in the read cache.
+//! Writes back ranges that are damaged at the store and whole in the read cache.
 //!
-//! Promises: what is written back is what the range held last before that write, in the order of
-//! all writes: nothing of it was written between being read in the cache and being given its
-//! number. It is an ordinary write, in the journal and at the store. Only what the store has in
-//! full is written back, since the rest heals by being delivered. It never stands in anybody's way:
-//! one piece at a time, none before the last one is committed, and none while there is anything
-//! that clients could have to wait for; then all that is left is given up, and a store that still
-//! needs it says so again.
+//! Promises: the data is the last content of the range before that write, in the order of all
+//! writes. No write touches the range between the read of the cache and the number of the new
+//! write. It is an ordinary write, in the journal and at the store. The volume writes back only
+//! ranges that the store has in full: the delivery of the others heals them. Repairs never delay
+//! clients. They go one piece at a time, each after the commit of the one before. They write
+//! nothing while there is work that clients could have to wait for. In that case they give up the
+//! rest; a store that still needs it reports it again.
 
 use crate::block::{Range, Seq, Time};
 use crate::extent::{RangeSet, Uniform};
@@ -18,38 +18,38 @@ use crate::wire::link::MAX_DAMAGED_RANGES;
 use bytes::{Bytes, BytesMut};
 use std::time::Duration;
 
-/// Most ranges that are left to be looked at.
+/// Most ranges to keep.
 const LEFT_MAX: usize = 8 * MAX_DAMAGED_RANGES;
-/// Pieces looked at before anything else has its turn: most may not be in the cache.
+/// Pieces to look at before other work has its turn, because the cache may lack most of them.
 const LOOKS: usize = 64;
 const TURN: Duration = Duration::from_millis(1);
-/// What distinguishes reads of the cache for a piece from those of clients.
+/// Marks the reads of the cache for a piece, to distinguish them from those of clients.
 const READER: u64 = 1 << 63;
 
-/// Ranges that are damaged at the store and have not been looked at.
+/// Damaged ranges of the store that the volume has not looked at.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Repairs {
     left: RangeSet,
     piece: Option<CachedPiece>,
-    /// Of the last piece.
+    /// The number of the last piece.
     number: u64,
-    /// Pieces that may be looked at in this turn.
+    /// Pieces to look at in this turn.
     looks: usize,
     /// The last number written back.
     written: Seq,
     turn: Option<Time>,
-    /// Since nothing was left.
+    /// Bytes since nothing was left.
     told_bytes: u64,
     written_bytes: u64,
 }
 
-/// A piece that is being read in the cache.
+/// A piece on its way from the cache.
 #[derive(Debug)]
 struct CachedPiece {
-    /// In order.
+    /// The parts in order.
     parts: Vec<(Range, CachedPart)>,
     pending: usize,
-    /// Somebody has written to it since it was read.
+    /// A client has written to it since its read.
     spoiled: bool,
 }
 
@@ -66,7 +66,7 @@ enum CachedPart {
 impl Repairs {
     // --- inputs ---
 
-    /// The store says that it has lost these ranges of a volume of `sectors`.
+    /// The store reports that it has lost these ranges of a volume of `sectors`.
     pub(in crate::host) fn told(&mut self, ranges: &[Range], sectors: u64, out: &mut Outputs) {
         let whole = Range::new(0, sectors);
         let before = self.told_bytes;
@@ -81,14 +81,14 @@ impl Repairs {
         out.event(Event::DamageTold { ranges: ranges.len(), bytes });
     }
 
-    /// A range is written.
+    /// A client writes a range.
     pub(in crate::host) fn written(&mut self, range: Range) {
         if let Some(piece) = &mut self.piece {
             piece.spoiled |= piece.parts.iter().any(|(part, _)| part.intersect(range).is_some());
         }
     }
 
-    /// All that is left is given up.
+    /// Gives up all that is left.
     pub(in crate::host) fn give_up(&mut self) {
         self.left.clear();
     }
@@ -99,7 +99,7 @@ impl Repairs {
 
     // --- pieces ---
 
-    /// Whether a turn begins: something is left and nothing is being read.
+    /// Whether a turn begins: ranges are left and no read is under way.
     pub(in crate::host) fn begin_turn(&mut self, now: Time) -> bool {
         if self.turn.is_some_and(|turn| turn > now) {
             return false;
@@ -130,7 +130,7 @@ impl Repairs {
         Some(piece)
     }
 
-    /// The cache has these parts of a piece: gives what is to be read of them.
+    /// The cache has these parts of a piece. Returns the reads of the cache to make.
     pub(in crate::host) fn read(
         &mut self,
         found: Vec<(Range, Found)>,
@@ -155,7 +155,7 @@ impl Repairs {
         reads
     }
 
-    /// Whether a read of the cache is for a piece, this one or one that has been given up.
+    /// Whether a read of the cache is for a piece, present or given up.
     pub(in crate::host) fn reads(reader: Reader) -> bool {
         reader.read & READER != 0
     }
@@ -172,8 +172,8 @@ impl Repairs {
         }
     }
 
-    /// Takes the piece that is to be written back, once all of it has been read. Nothing if
-    /// somebody has written to it since, or if it may not be written.
+    /// Takes the piece to write back, after all its reads. Empty if a client has written to it
+    /// since, or if `may` is false.
     pub(in crate::host) fn take_read(&mut self, may: bool) -> Vec<(Range, Bytes)> {
         let Some(CachedPiece { parts, spoiled, .. }) =
             self.piece.take_if(|piece| piece.pending == 0)
@@ -181,7 +181,7 @@ impl Repairs {
             return Vec::new();
         };
         if spoiled {
-            // The rest of it is looked at once more.
+            // Look at the rest of it once more.
             for (range, _) in parts {
                 self.leave(range);
             }
@@ -190,7 +190,7 @@ impl Repairs {
         if may { joined(parts) } else { Vec::new() }
     }
 
-    /// A range was written back, under these numbers.
+    /// A range has been written back, under these numbers.
     pub(in crate::host) fn written_back(
         &mut self,
         range: Range,
@@ -203,7 +203,7 @@ impl Repairs {
         out.event(Event::WrittenBack { range, first, last });
     }
 
-    /// Says so if all that the store had lost has been looked at, or given up.
+    /// Reports that the volume has looked at all lost ranges, or has given up.
     pub(in crate::host) fn end(&mut self, out: &mut Outputs) {
         if self.left.is_empty() && self.piece.is_none() {
             let told_bytes = std::mem::take(&mut self.told_bytes);
@@ -214,7 +214,7 @@ impl Repairs {
 
     // --- outputs ---
 
-    /// Whether something is left, and nothing is being read.
+    /// Whether the volume has more ranges and reads none now.
     pub(in crate::host) fn is_waiting(&self) -> bool {
         self.told_bytes > 0 && self.piece.is_none()
     }

@@ -1,17 +1,18 @@
-//! Encrypting anew what is under older data keys, while clients use the volume.
+//! Encrypts content under older data keys anew, while clients use the volume.
 //!
-//! Begins when the keys say that the older ones are to be [given up](crate::pack::Keys::retires). A
-//! pass goes through the volume once: it reads what the store has, and writes what is not under the
-//! newest key again, like any write of a client.
+//! It begins when the keys say to [give up](crate::pack::Keys::retires) the older ones. A pass goes
+//! through the volume once. It reads the content at the store. It writes everything again that is
+//! not under the newest key, like any write of a client.
 //!
-//! Promises: what is written again is what the range held last before that write, in the order of
-//! all writes. A pass begins once the store has all that was written under older keys; whatever is
-//! written later is under the newest one. So what is not committed is not asked for, and what a
-//! client writes after a piece was asked for is taken off that piece. It is low in priority: pieces
-//! travel behind all that clients read, the limit of reading ahead holds for them, what is under
-//! way is at most [`AHEAD_BYTES`], and none is written while clients could have to wait for the
-//! journal's room. Nothing of it is kept: a restart looks at everything again, and reads what is
-//! under the newest key without writing it.
+//! Promises: the data of such a write is the last content of the range before it, in the order of
+//! all writes. A pass begins once the store has all writes under older keys. Later writes are under
+//! the newest one. So the pass does not ask for uncommitted ranges. If a client writes to a piece
+//! after the pass has asked for it, the pass leaves that part out.
+//!
+//! The work has low priority. Pieces travel behind all reads of clients, and the limit of
+//! read-ahead holds for them. At most [`AHEAD_BYTES`] are under way. The pass writes nothing while
+//! clients could have to wait for the journal's room. It saves no progress. So a restart looks at
+//! everything again, and only reads what is under the newest key already.
 
 use super::status::RewriteStatus;
 use crate::block::{BlockState, Range, SECTOR_BYTES, Seq, StatusRun, Time};
@@ -26,22 +27,22 @@ use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// All that is under way is no more than this part of what the journal holds.
+/// All work under way takes at most this part of the journal's capacity.
 const AHEAD_OF_JOURNAL: u64 = 4;
 /// Most bytes asked for, or written again and not committed.
 const AHEAD_BYTES: u64 = 8 << 20;
-/// Sectors that are looked at for content at once (64 MiB).
+/// Sectors to ask about for content at once (64 MiB).
 const LOOK: u64 = 1 << 17;
-/// Pause after something could not be written for want of room, or not be compared.
+/// Pause after a write had no room, or an answer could not be compared.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Pause before everything is looked at again, after the store could not give some of it.
+/// Pause before the next pass, after the store could not give some content.
 const PAUSE_FAILED: Duration = Duration::from_secs(60);
 
 /// The pass through the volume, if there is one.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Rewriting {
     pass: Option<Box<Pass>>,
-    /// Of what was asked last: no two have the same, in whatever pass.
+    /// The number of the last request. No two requests have the same, in whatever pass.
     number: u64,
 }
 
@@ -49,59 +50,59 @@ pub(in crate::host) struct Rewriting {
 struct Pass {
     key: u32,
     done: bool,
-    /// Of what was written up to here nothing is known before it is committed. All later writes are
+    /// The pass knows nothing of writes up to this number before their commit. All later writes are
     /// under the newest key.
     from: Seq,
-    /// Up to this sector it is known what has content.
+    /// Up to this sector the pass knows which ranges have content.
     looked: u64,
     looking: Option<u64>,
-    /// Ranges that have content and were not asked for.
+    /// Ranges with content that the pass has not asked for.
     left: RangeSet,
     asked: BTreeMap<u64, AskedPiece>,
     asked_bytes: u64,
-    /// Writes that are not committed: the last number and the bytes of each.
+    /// Uncommitted writes of the pass: the last number and the bytes of each.
     written: VecDeque<(Seq, u64)>,
     written_bytes: u64,
     rest: Option<Time>,
-    /// The last write found none: the tail of the journal has to move on, although nobody else may
-    /// ask for it.
+    /// The last write found no room: the tail of the journal has to move on, although nobody else
+    /// may ask for it.
     wants_room: bool,
     rewritten_bytes: u64,
     failed_bytes: u64,
 }
 
-/// A piece that was asked for.
+/// A piece that the pass has asked for.
 #[derive(Debug)]
 struct AskedPiece {
     range: Range,
-    /// Without what was written since.
+    /// Without later writes of clients.
     left: RangeSet,
 }
 
 /// The next request to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::host) enum RewriteWork {
-    /// The content of a piece, as far as it is committed: see [`Rewriting::asked`].
+    /// The committed content of a piece: see [`Rewriting::asked`].
     Read(Range),
-    /// The parts of a range that have content; the answer is for [`Rewriting::content_found`] with
-    /// this number.
+    /// The parts of a range with content. The answer is for [`Rewriting::content_found`] with this
+    /// number.
     FindContent(u64, Range),
 }
 
-/// The facts that decide whether something may be asked.
+/// The facts that decide whether the pass may ask for something.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::host) struct RewriteFacts {
     pub(in crate::host) now: Time,
-    /// Nobody could have to wait for what is written again, and the store takes it.
+    /// No client could have to wait for a write of the pass, and the store takes it.
     pub(in crate::host) may: bool,
     pub(in crate::host) committed: Seq,
     /// Of the volume.
     pub(in crate::host) sectors: u64,
-    /// Bytes that the journal holds.
+    /// Capacity of the journal, in bytes.
     pub(in crate::host) capacity_bytes: u64,
     /// Longest piece, in sectors.
     pub(in crate::host) longest: u64,
-    /// The limit of reading ahead lets nothing through.
+    /// The limit of read-ahead lets nothing through.
     pub(in crate::host) limited: bool,
 }
 
@@ -117,8 +118,8 @@ impl Rewriting {
 
     // --- inputs ---
 
-    /// The keys may be others than before: everything is to be under this one, if older ones are to
-    /// be given up. `last` is the last number given to a write.
+    /// The keys may have changed. If older keys have to go, all content has to be under this one.
+    /// `last` is the last number of a write.
     pub(in crate::host) fn set_key(&mut self, key: Option<u32>, last: Seq) {
         let Some(key) = key else {
             self.pass = None;
@@ -129,7 +130,7 @@ impl Rewriting {
         }
     }
 
-    /// `range` is written, under the newest key.
+    /// A client writes `range`, under the newest key.
     pub(in crate::host) fn written(&mut self, range: Range) {
         let Some(pass) = self.running() else { return };
         pass.left.remove(range);
@@ -146,7 +147,7 @@ impl Rewriting {
         }
     }
 
-    /// The next request. A pass that has come to its end, with all of it committed, says so.
+    /// The next request. If the pass is complete and committed, reports that.
     pub(in crate::host) fn next_work(
         &mut self,
         facts: &RewriteFacts,
@@ -184,7 +185,7 @@ impl Rewriting {
         None
     }
 
-    /// A pass has come to its end, and all of it is committed.
+    /// A pass is complete, and the store has committed all of it.
     fn end(&mut self, now: Time, out: &mut Outputs) {
         let Some(pass) = self.running() else { return };
         let (key, bytes, failed_bytes) = (pass.key, pass.rewritten_bytes, pass.failed_bytes);
@@ -199,7 +200,7 @@ impl Rewriting {
 
     // --- inputs: answers ---
 
-    /// A part of a piece is asked for; the answer comes with this number.
+    /// Notes a request for a part of a piece. The answer comes with this number.
     pub(in crate::host) fn asked(&mut self, range: Range) -> u64 {
         let number = self.next_number();
         if let Some(pass) = self.running() {
@@ -211,7 +212,7 @@ impl Rewriting {
         number
     }
 
-    /// The store has said what of a range has content, as far as this host believes it.
+    /// Takes the parts of a range with content, as far as this host believes the store.
     pub(in crate::host) fn content_found(
         &mut self,
         now: Time,
@@ -238,7 +239,7 @@ impl Rewriting {
         pass.looked = pass.looked.max(at);
     }
 
-    /// A piece cannot be written now: it is asked for once more.
+    /// A piece cannot be written now. The pass will ask for it once more.
     pub(in crate::host) fn later(&mut self, now: Time, number: u64) {
         let Some(pass) = self.running() else { return };
         let Some(piece) = pass.take(number) else { return };
@@ -246,7 +247,7 @@ impl Rewriting {
         pass.rest = Some(now.after(PAUSE));
     }
 
-    /// The store cannot give it, or not say what it has.
+    /// The store cannot give the content, or not say what it has.
     pub(in crate::host) fn failed(&mut self, now: Time, number: u64) {
         let Some(pass) = self.running() else { return };
         if pass.looking == Some(number) {
@@ -257,8 +258,8 @@ impl Rewriting {
         }
     }
 
-    /// A piece has come, and this of it is under an older key: gives what is to be written again,
-    /// without what was written since it was asked for.
+    /// A piece has come. `older` are its parts under an older key. Returns the parts to write
+    /// again, without those that clients wrote since the request.
     pub(in crate::host) fn take_piece(
         &mut self,
         number: u64,
@@ -268,7 +269,7 @@ impl Rewriting {
         piece.map(|piece| runs(&piece.left, older)).unwrap_or_default()
     }
 
-    /// The first `done` sectors of a range were written again, under these numbers.
+    /// Notes a write of the first `done` sectors of a range, under these numbers.
     pub(in crate::host) fn rewritten(
         &mut self,
         now: Time,
@@ -304,8 +305,8 @@ impl Rewriting {
         self.pass.as_deref().is_some_and(|pass| !pass.done && pass.wants_room)
     }
 
-    /// When the next piece can be asked for. `limit` is when the limit of reading ahead lets
-    /// something through.
+    /// The time of the next piece. `limit` is the time when the limit of read-ahead lets something
+    /// through.
     pub(in crate::host) fn deadline(&self, limit: Option<Time>) -> Option<Time> {
         let pass = self.pass.as_deref().filter(|pass| !pass.done)?;
         pass.rest.max(limit.filter(|_| !pass.left.is_empty()))
@@ -327,14 +328,14 @@ impl Rewriting {
 }
 
 impl Pass {
-    /// Takes a piece out of those that were asked for.
+    /// Takes a piece out of those under way.
     fn take(&mut self, number: u64) -> Option<AskedPiece> {
         let piece = self.asked.remove(&number)?;
         self.asked_bytes -= piece.range.bytes();
         Some(piece)
     }
 
-    /// These are asked for once more.
+    /// The pass will ask for these once more.
     fn leave(&mut self, ranges: &RangeSet) {
         for (range, _) in ranges.iter_from(0) {
             self.left.insert(range, Uniform(()));

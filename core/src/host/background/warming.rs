@@ -1,11 +1,11 @@
-//! Bringing ranges into the read cache: those that a command names, and those that are pinned and
-//! not there.
+//! Brings ranges into the read cache: those that a command names, and the pinned ones that it
+//! lacks.
 //!
-//! Promises: nothing is asked for that is in the cache; what is under way together with what is on
-//! its way to the cache's disk stays below [`AHEAD_BYTES`], so that the cache can take what comes;
-//! the limit of reading ahead holds. What comes is offered to the cache under the same rule as any
-//! answer of the store: not if anything was written that the store may not have had. That is tried
-//! again later.
+//! Promises: warming does not ask for ranges that the cache has. Its requests, together with the
+//! data on the way to the cache's disk, stay below [`AHEAD_BYTES`], so that the cache can take the
+//! answers. The limit of read-ahead holds. The cache gets these answers under the same rule as any
+//! answer of the store: not if the store may have lacked a write. Warming tries such ranges again
+//! later.
 
 use super::piece::PIECE;
 use super::status::{WarmState, WarmStatus};
@@ -16,33 +16,33 @@ use crate::host::io::Event;
 use crate::host::outputs::Outputs;
 use std::time::Duration;
 
-/// Most bytes asked for and not yet on the cache's disk: the rest of what may be on its way there
-/// is for what clients read.
+/// Most bytes asked for and not yet on the cache's disk. The rest of the limit for that disk is for
+/// reads of clients.
 const AHEAD_BYTES: u64 = WRITING_BYTES_MAX / 4 * 3;
-/// Pieces looked at before anything else has its turn: most are in the cache.
+/// Pieces to look at before other work has its turn, because the cache has most of them.
 const LOOKS: usize = 256;
 const TURN: Duration = Duration::from_millis(1);
-/// Pause before what could not be had is tried again.
+/// Pause before the next attempt at a range that failed.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Why ranges cannot be warmed.
+/// Why a command cannot warm ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WarmError {
-    /// There is no read cache.
+    /// The volume has no read cache.
     #[error("there is no read cache")]
     NoCache,
     /// Its disk has failed.
     #[error("the disk of the read cache has failed")]
     Failed,
-    /// Something is being warmed already.
+    /// Another warming is under way.
     #[error("something is being warmed already")]
     Busy,
-    /// It would not fit beside what is pinned.
+    /// The ranges do not fit beside the pinned ones.
     #[error("{bytes} bytes do not fit into {most}")]
     TooMuch {
-        /// Bytes in the ranges that are not pinned.
+        /// Bytes in the ranges that no pin covers.
         bytes: u64,
-        /// Bytes of the cache that are not.
+        /// Bytes of the cache that no pin covers.
         most: u64,
     },
 }
@@ -52,11 +52,11 @@ pub enum WarmError {
 pub(in crate::host) enum WarmingFor {
     /// The command of this number.
     Command(u64),
-    /// What is pinned.
+    /// Pinned ranges.
     Pins,
 }
 
-/// A way through a set whose elements leave it as they are asked for, and may come back.
+/// Walks through a set. Elements leave the set when requests go out, and may come back.
 #[derive(Debug, Default)]
 struct Cursor {
     at: u64,
@@ -94,7 +94,7 @@ pub(in crate::host) struct Warming {
     command: Option<WarmCommand>,
     pins: Cursor,
     in_flight: u64,
-    /// Pieces that may be looked at in this turn.
+    /// Pieces to look at in this turn.
     looks: usize,
     turn: Option<Time>,
 }
@@ -102,7 +102,7 @@ pub(in crate::host) struct Warming {
 impl Warming {
     // --- inputs ---
 
-    /// Something else is pinned from now on.
+    /// The pinned ranges have changed.
     pub(in crate::host) fn pins_changed(&mut self) {
         self.pins = Cursor::default();
     }
@@ -163,8 +163,8 @@ impl Warming {
         true
     }
 
-    /// The next piece to look at, if the `cache` is in use. `window` is what keeps the way to the
-    /// store full, in bytes, and `limited` whether the limit of reading ahead lets nothing through.
+    /// The next piece to look at, if the `cache` is ready. `window` are the bytes that keep the way
+    /// to the store full. `limited`: the limit of read-ahead lets nothing through.
     pub(in crate::host) fn next_piece(
         &mut self,
         now: Time,
@@ -194,7 +194,7 @@ impl Warming {
         })
     }
 
-    /// A range is asked for.
+    /// Notes a request for a range.
     pub(in crate::host) fn asked(&mut self, whose: WarmingFor, range: Range) {
         self.in_flight += range.bytes();
         if let Some(command) = self.command_of(whose) {
@@ -218,7 +218,7 @@ impl Warming {
         }
     }
 
-    /// A range could not be had now: it is asked for once more. True if it is for the cache to
+    /// A range is not available now. Warming will ask for it once more. True if the cache has to
     /// remember that it lacks the range.
     pub(in crate::host) fn later(&mut self, whose: WarmingFor, range: Range) -> bool {
         if let Some(command) = self.command_of(whose) {
@@ -230,7 +230,7 @@ impl Warming {
         whose == WarmingFor::Pins
     }
 
-    /// Says so if what a command asked for is done.
+    /// Reports that a command's warming is done.
     pub(in crate::host) fn end(&mut self, out: &mut Outputs) {
         let Some(command) = self.running() else { return };
         if command.left.is_empty() && command.in_flight == 0 {
@@ -242,8 +242,8 @@ impl Warming {
 
     // --- outputs ---
 
-    /// When the next piece can be looked at, in a cache that is in use. `limit` is when the limit
-    /// of reading ahead lets something through.
+    /// The time of the next piece, if the cache is ready. `limit` is the time when the limit of
+    /// read-ahead lets something through.
     pub(in crate::host) fn deadline(
         &self,
         now: Time,

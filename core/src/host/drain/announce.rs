@@ -1,15 +1,15 @@
-//! Telling the store early what has been acknowledged and is still to come, so that the loss of
-//! this host would not go unnoticed.
+//! Tells the store early which acknowledged ranges are still to come, so that the loss of this host
+//! would not go unnoticed.
 //!
-//! Ranges are collected for a moment and sent ahead of the data. After an attach or resume
-//! everything that is not committed is told again from the dirty map, a frame at a time.
+//! The announcer collects ranges for a moment and sends them ahead of the data. After an attach or
+//! resume it announces all uncommitted ranges again from the dirty map, a frame at a time.
 
 use crate::block::{Range, Seq, Time};
 use crate::wire::link::{Announced, MAX_ANNOUNCE_ENTRIES};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long ranges are collected.
+/// How long to collect ranges.
 const COLLECT: Duration = Duration::from_millis(5);
 
 /// Ranges to announce.
@@ -18,22 +18,22 @@ pub(super) struct Announcer {
     /// Disjoint ranges by first sector: end and last write.
     pending: BTreeMap<u64, (u64, Seq)>,
     since: Option<Time>,
-    /// Everything is told again, from this sector on; `true` if nothing was sent yet.
+    /// Announce everything again, from this sector on. `true` before the first frame.
     rest: Option<(u64, bool)>,
 }
 
 impl Announcer {
-    /// Everything is told once.
+    /// Announces everything once.
     pub(super) fn begin() -> Announcer {
         Announcer { rest: Some((0, true)), ..Announcer::default() }
     }
 
-    /// A write of `range` has been given the number `seq`, the highest so far.
+    /// Adds a write of `range` with the number `seq`, the highest so far.
     pub(super) fn add(&mut self, now: Time, range: Range, seq: Seq) {
         self.since.get_or_insert(now);
         let (mut lba, mut end) = (range.lba, range.end());
         if self.pending.len() >= MAX_ANNOUNCE_ENTRIES {
-            // Full and not sent yet: widen a neighbour instead of growing.
+            // The list is full: widen a neighbor instead of growing.
             if let Some((&before, &(before_end, _))) = self.pending.range(..=lba).next_back() {
                 lba = before;
                 end = end.max(before_end);
@@ -52,14 +52,14 @@ impl Announcer {
         self.pending.insert(lba, (end, seq));
     }
 
-    /// Forgets what was collected: it will be told again as a whole.
+    /// Forgets the collected ranges: the next announcement covers everything.
     pub(super) fn restart(&mut self) {
         self.pending.clear();
         self.since = None;
         self.rest = Some((0, true));
     }
 
-    /// When what was collected has to be sent.
+    /// The time to send the collected ranges.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.since.map(|since| since.after(COLLECT))
     }
@@ -68,7 +68,7 @@ impl Announcer {
         self.pending.len() >= MAX_ANNOUNCE_ENTRIES
     }
 
-    /// Takes the collected ranges that are not committed.
+    /// Takes the uncommitted ones of the collected ranges.
     pub(super) fn take(&mut self, committed: Seq) -> Vec<Announced> {
         self.since = None;
         let entries = std::mem::take(&mut self.pending).into_iter();
@@ -78,18 +78,18 @@ impl Announcer {
             .collect()
     }
 
-    /// The sector from which on everything is still to be told.
+    /// The sector from which on everything is still to be announced.
     pub(super) fn untold(&self) -> Option<u64> {
         self.rest.map(|(lba, _)| lba)
     }
 
-    /// Whether everything is to be told, and nothing of it was.
+    /// Whether an announcement of everything is due, and no frame of it has gone out.
     pub(super) fn has_told_nothing(&self) -> bool {
         self.rest.is_some_and(|(_, first)| first)
     }
 
-    /// One frame's worth of `uncommitted`, which starts at the sector where the last one ended.
-    /// Adjacent ranges become one entry. Gives whether this is the first frame.
+    /// Takes one frame of `uncommitted`, which starts at the sector where the last frame ended.
+    /// Adjacent ranges become one entry. Also returns whether this is the first frame.
     pub(super) fn take_rest(
         &mut self,
         uncommitted: impl Iterator<Item = (Range, Seq)>,

@@ -1,5 +1,5 @@
-//! Batches: frames of the journal put together for the store, without what the same batch
-//! overwrites.
+//! Batches: frames of the journal put together for the store. A batch leaves out content that it
+//! overwrites itself.
 
 use crate::block::{Range, Seq, VolumeId};
 use crate::extent::{ExtentMap, Uniform};
@@ -14,11 +14,11 @@ pub(super) struct Batch {
     pub(super) last: Seq,
     /// Records in order.
     pub(super) payload: Bytes,
-    /// Bytes of records that were left out.
+    /// Bytes of records that the batch leaves out.
     pub(super) coalesced: u64,
 }
 
-/// The reason why a batch cannot be built.
+/// The reason why a batch fails.
 #[derive(Debug)]
 pub(super) struct Damage {
     pub(super) addr: u64,
@@ -26,13 +26,13 @@ pub(super) struct Damage {
     pub(super) problem: String,
 }
 
-/// A frame as it was found.
+/// The bytes of a frame.
 #[derive(Debug, Default)]
 pub(super) struct FrameBytes {
     pub(super) bytes: Bytes,
-    /// They come from the disk, so the data may have changed since it was checksummed. What never
-    /// left the memory is not checked here: the checksums go along, and the store checks them
-    /// before it applies anything.
+    /// They come from the disk, so the data may have changed since its checksum. Data that never
+    /// left memory needs no check here. Its checksums go along, and the store checks them before it
+    /// applies anything.
     pub(super) verify: bool,
 }
 
@@ -109,14 +109,15 @@ fn find(
     Ok(records)
 }
 
-/// Marks the records that have sectors in common with another; gives whether there are any.
+/// Marks the records that have sectors in common with another. Returns whether there are any.
 fn touch(records: &mut [FoundRecord]) -> bool {
     let mut order: Vec<(u64, usize)> =
         records.iter().enumerate().map(|(index, found)| (found.header.range.lba, index)).collect();
     order.sort_unstable();
     let mut any = false;
-    // Of all records so far in order of their first sector, the one that reaches furthest: what
-    // overlaps any of them overlaps it, and what it has hidden was marked when it came.
+    // The record that reaches furthest, among those so far in order of their first sector. A record
+    // that overlaps any of them overlaps this one. A record that this one hides got its mark when
+    // it came.
     let mut furthest = (0, 0);
     for (lba, index) in order {
         let (end, other) = furthest;
@@ -130,8 +131,8 @@ fn touch(records: &mut [FoundRecord]) -> bool {
     any
 }
 
-/// Puts frames of `volume` together into a batch that starts with number `next`, leaving out what
-/// is overwritten within it.
+/// Puts frames of `volume` together into a batch that starts with number `next`. Leaves out content
+/// that the batch overwrites.
 pub(super) fn build(
     volume: VolumeId,
     next: Seq,
@@ -154,7 +155,7 @@ pub(super) fn build(
     }
     let whole: usize = records.iter().map(|found| found.header.record_bytes()).sum();
     let mut payload = BytesMut::with_capacity(whole);
-    // Records in a row that go along as they are.
+    // Records in a row that the batch takes as they are.
     let mut run = (0, 0..0);
     let copy = |run: &(usize, std::ops::Range<usize>), payload: &mut BytesMut| {
         if let Some(part) = parts.get(run.0) {
@@ -203,7 +204,7 @@ impl KeptPart {
                 // A marker costs the same whatever its length: cutting it could only add bytes.
                 return KeptPart::Whole;
             }
-            // Widened to whole blocks, neighbours may come to overlap.
+            // Widened to whole blocks, neighbors may come to overlap.
             let Some(part) = part.block_cover().intersect(range) else { continue };
             match pieces.last_mut() {
                 Some(piece) if piece.end() >= part.lba => {
@@ -345,8 +346,8 @@ mod tests {
             prop_assert_eq!(apply(batch.payload), apply(all.freeze()));
         }
 
-        /// Damage in what was read from disk stops the batch; in what was in memory it stays
-        /// visible to whoever verifies the batch.
+        /// Damage on disk stops the batch. Damage in memory stays visible to the store, which
+        /// verifies the batch.
         #[test]
         fn damage_never_gets_by(
             writes in prop::collection::vec(write(), 1..5),
@@ -367,7 +368,7 @@ mod tests {
                 sound = outcome.is_ok();
                 let _ = payload.split_to(outcome.map_or(0, |r| r.header.record_bytes()));
             }
-            // Or the damage lay in what is overwritten.
+            // The damage may also lie in overwritten content.
             prop_assert!(!sound || batch.coalesced > 0);
         }
     }

@@ -1,10 +1,10 @@
 //! Shipping: the writes that go to the store next, in [batches](batch), within a [window].
 //!
 //! Promises: batches hold whole frames in order. Each batch starts where the last one ended. A
-//! batch leaves out only content that the same batch overwrites. Only writes on stable storage are
-//! shipped, or writes in memory if there is no stable storage. A frame that cannot be read holds up
-//! everything after it. The store hears of a range before the data of the range is sent. It must
-//! not know the requests that wait: [`Demand`] says how urgent shipping is.
+//! batch leaves out only content that the same batch overwrites. The drain sends only writes on
+//! stable storage, or writes in memory if there is no stable storage. An unreadable frame holds up
+//! everything after it. The announcement of a range goes out before its data. It must not know the
+//! requests that wait: [`Demand`] says how urgent the drain is.
 //!
 //! # Call order
 //!
@@ -30,28 +30,28 @@ use bytes::Bytes;
 use std::time::Duration;
 use window::Window;
 
-/// Stable bytes that are worth a batch without waiting for more.
+/// This many stable bytes make a batch without waiting for more.
 const SHIP_BYTES: u64 = 1 << 20;
-/// First and longest pause before a damaged frame is read again.
+/// First and longest pause before the next read of a damaged frame.
 const REREAD_FIRST: Duration = Duration::from_secs(1);
 const REREAD_LAST: Duration = Duration::from_secs(60);
 
-/// How urgent shipping is, and what stands against it.
+/// How urgent the drain is, and the reasons against it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     /// The epoch goes on: the store takes batches.
     pub(super) open: bool,
-    /// The table of versions takes no more changes.
+    /// The version table takes no more changes.
     pub(super) versions_full: bool,
     /// The last number that somebody waits to see committed.
     pub(super) awaited: Option<Seq>,
     /// Writes wait for room that only commits can make.
     pub(super) writes_wait: bool,
-    /// The volume is being let go.
+    /// The volume is about to end.
     pub(super) closing: bool,
 }
 
-/// Frames to be read from the journal's files for the batch being put together.
+/// Frames to read from the journal's files for the next batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameRead {
     pub(super) addr: u64,
@@ -68,7 +68,7 @@ pub(super) struct ReadyBatch {
     pub(super) payload: Bytes,
 }
 
-/// A batch being put together.
+/// An unfinished batch.
 #[derive(Debug)]
 struct Assembly {
     frames: Vec<Frame>,
@@ -82,23 +82,23 @@ struct Assembly {
 pub(super) struct Drain {
     /// First number of the next batch.
     next: Seq,
-    /// No frame before this address is shipped (again).
+    /// The drain does not send frames before this address (again).
     addr: u64,
     assembly: Option<Assembly>,
-    /// Tells reads for this assembly from those for one that was given up.
+    /// Distinguishes reads for this batch from those for one that the drain gave up.
     generation: u64,
-    /// The store refused a batch and has committed nothing since: all is verified before it goes.
+    /// The store refused a batch and has committed nothing since: verify everything before it goes.
     distrust: bool,
-    /// Most bytes of records in the next batch. Halved when a batch cannot be put together, so that
-    /// in the end all goes that lies before the damage; doubled when one can.
+    /// Most bytes of records in the next batch. Halved when a batch fails, so that in the end
+    /// everything before the damage goes out. Doubled when one succeeds.
     reach: u64,
-    /// The journal could not be read: again at this time, and then after this pause.
+    /// A read of the journal failed. Read again at this time, and then after this pause.
     reread: Option<(Time, Duration)>,
-    /// The store lacks writes that it had committed, and the journal no longer has them: nothing is
-    /// shipped.
+    /// The store lacks writes that it had committed, and the journal no longer has them. The drain
+    /// sends nothing.
     store_lost_writes: bool,
     window: Window,
-    /// How much may go, in batches of which nobody waits for any.
+    /// Limits the rate of batches that nobody waits for.
     limit: Limit,
     announcer: Announcer,
 }
@@ -122,7 +122,7 @@ impl Drain {
 
     // --- inputs ---
 
-    /// A write was appended.
+    /// The log has appended a write.
     pub(super) fn written(&mut self, now: Time, range: Range, seq: Seq) {
         self.announcer.add(now, range, seq);
     }
@@ -134,14 +134,14 @@ impl Drain {
         self.next = self.next.max(seq + 1);
     }
 
-    /// The batch being put together will not be sent: reads for it count no more.
+    /// Gives up the unfinished batch. Reads for it count no more.
     pub(super) fn abandon(&mut self) {
         self.assembly = None;
         self.generation += 1;
     }
 
-    /// The epoch goes on at a store that has writes up to `has`: everything that is not committed
-    /// is shipped and announced again.
+    /// The epoch goes on at a store that has writes up to `has`. Sends and announces all
+    /// uncommitted writes again.
     pub(super) fn restart(&mut self, log: &WriteLog, has: Seq, out: &mut Outputs) {
         self.check_store(log, has, out);
         self.next = log.committed() + 1;
@@ -151,8 +151,8 @@ impl Drain {
         self.announcer.restart();
     }
 
-    /// Whether the store, which has writes up to `has`, lacks any that the journal has trimmed
-    /// because it once had them: these cannot be shipped again.
+    /// Checks that the store, which has writes up to `has`, lacks none that the journal has trimmed
+    /// because the store once had them. The drain could not send those again.
     pub(super) fn check_store(&mut self, log: &WriteLog, has: Seq, out: &mut Outputs) {
         let from = log.journal().first_uncommitted().max(log.committed() + 1);
         self.store_lost_writes = from > has + 1;
@@ -166,14 +166,14 @@ impl Drain {
         self.distrust = true;
     }
 
-    /// How much may go, in bytes a second.
+    /// Sets the limit of the rate, in bytes a second.
     pub(super) fn set_limit(&mut self, now: Time, rate: Option<u64>) {
         self.limit.set(now, rate);
     }
 
     // --- batches ---
 
-    /// Begins a batch if one is due and fits the window: gives what has to be read for it.
+    /// Begins a batch if one is due and fits the window. Returns the reads for it.
     pub(super) fn begin(
         &mut self,
         context: &Context,
@@ -189,7 +189,8 @@ impl Drain {
         }
         let frames = self.next_frames(context, log);
         if frames.is_empty() {
-            // All that is left are frames without records, which go with what is committed.
+            // Only frames without records are left. They count as committed with the write before
+            // them.
             log.commit(log.committed());
             return None;
         }
@@ -205,7 +206,7 @@ impl Drain {
             && self.reread.is_none_or(|(at, _)| at <= now)
     }
 
-    /// Whether there is something to ship and a reason not to wait for more.
+    /// Whether there is something to send and a reason not to wait for more.
     fn is_due(&self, context: &Context, demand: &Demand, log: &WriteLog) -> bool {
         let bytes = log.journal().drainable_bytes(self.addr);
         if bytes == 0 {
@@ -218,8 +219,9 @@ impl Drain {
             || self.linger_end(context, log).is_some_and(|at| at <= context.now)
     }
 
-    /// When the limit lets the next batch go, unless that is now. What somebody waits for goes at
-    /// once and is counted; so does what would be lost with the process.
+    /// The time when the limit lets the next batch go, unless that is now. Writes that a client
+    /// waits for go at once and count toward the limit. So do writes that the end of the process
+    /// would lose.
     fn limit_end(&self, now: Time, demand: &Demand, log: &WriteLog) -> Option<Time> {
         let waited_for = demand.awaited.is_some_and(|seq| seq >= self.next);
         let last_chance = demand.closing && log.journal().is_memory_only();
@@ -231,18 +233,18 @@ impl Drain {
         Some(born.after(context.config.drain_linger))
     }
 
-    /// Whole frames for one batch: at least one, up to the size wanted. Frames without records are
-    /// passed over.
+    /// Whole frames for one batch: at least one, up to the wanted size. Skips frames without
+    /// records.
     fn next_frames(&self, context: &Context, log: &WriteLog) -> Vec<Frame> {
         let limit = context.config.batch_bytes.min(MAX_BATCH_BYTES as u64);
-        // A batch takes the line from everybody else while it is sent.
+        // A batch takes the line from everybody else for its time on the line.
         let limit = limit.min(self.limit.piece_bytes());
         let mut frames: Vec<Frame> = Vec::new();
         let (mut records, mut bytes) = (0, 0);
         let drainable = log.journal().drainable(self.addr);
         for frame in drainable.filter(|frame| frame.body_bytes > 0) {
             records += frame.body_bytes;
-            // Frames are read whole, and one with a single small record takes a page all the same.
+            // Reads cover whole frames. A frame with one small record still takes a page.
             bytes += frame.bytes;
             let whole = (2 * limit).min(MAX_BATCH_BYTES as u64);
             if !frames.is_empty() && (records > limit.min(self.reach) || bytes > whole) {
@@ -253,7 +255,7 @@ impl Drain {
         frames
     }
 
-    /// Collects the frames' bytes from memory; gives what has to be read from the disk.
+    /// Collects the frames' bytes from memory. Returns the reads from the disk.
     fn assemble(&mut self, frames: Vec<Frame>, log: &WriteLog) -> Vec<FrameRead> {
         let mut parts: Vec<Option<FrameBytes>> = Vec::new();
         parts.resize_with(frames.len(), || None);
@@ -269,7 +271,7 @@ impl Drain {
                     at += 1;
                 }
                 BytesAt::Disk { file, .. } => {
-                    // Frames that lie one behind the other are one read.
+                    // One read covers frames that lie one behind the other.
                     let (first, addr, mut end) = (at, frame.at.addr, frame.end());
                     at += 1;
                     while let Some(next) = frames.get(at)
@@ -283,7 +285,8 @@ impl Drain {
                     }
                     reads.push(FrameRead { addr, bytes: (end - addr) as usize, generation, first });
                 }
-                // Uncommitted frames are never recycled. Should one be, the batch is found damaged.
+                // The journal never recycles uncommitted frames. If it did, the batch would count
+                // as damaged.
                 BytesAt::Gone => {
                     parts[at] = Some(FrameBytes::default());
                     at += 1;
@@ -294,8 +297,7 @@ impl Drain {
         reads
     }
 
-    /// Takes the outcome of a read. False if it is for a batch that was given up, or cannot be
-    /// used.
+    /// Takes the outcome of a read. False if its batch was given up, or the bytes are unusable.
     pub(super) fn frames_read(
         &mut self,
         context: &Context,
@@ -330,8 +332,8 @@ impl Drain {
         }
     }
 
-    /// Puts the batch together if all of it is there. `shipped` gets the records of each of its
-    /// frames.
+    /// Puts the batch together if all of it is there. Calls `shipped` with the records of each of
+    /// its frames.
     pub(super) fn finish(
         &mut self,
         context: &Context,
@@ -381,9 +383,9 @@ impl Drain {
         out.send(Lane::Drain, link::Frame { message, payload });
     }
 
-    /// The batch cannot be put together. With fewer frames it is tried at once, so that the store
-    /// gets what lies before the damage; a single one holds up all that follow, and is read again
-    /// later.
+    /// The batch fails. With fewer frames the drain tries again at once, so that the store gets
+    /// everything before the damage. If a single frame fails, it holds up all that follow; the
+    /// drain reads it again later.
     fn unreadable(
         &mut self,
         now: Time,
@@ -411,7 +413,7 @@ impl Drain {
 
     // --- announcements ---
 
-    /// Announces what was collected if it is time.
+    /// Announces the collected ranges if it is time.
     pub(super) fn announce_due(
         &mut self,
         context: &Context,
@@ -425,8 +427,8 @@ impl Drain {
         }
     }
 
-    /// Announces what was collected: the store hears of a range before its data can get lost on the
-    /// way.
+    /// Announces the collected ranges, so that the store hears of a range before its data can get
+    /// lost on the way.
     pub(super) fn announce_pending(
         &mut self,
         context: &Context,
@@ -437,7 +439,7 @@ impl Drain {
         if !open || self.announcer.deadline().is_none() {
             return;
         }
-        // `replace` would wipe what is sent here, so it goes first.
+        // `replace` would wipe the ranges that follow here, so it goes first.
         while self.announcer.has_told_nothing() {
             self.announce_rest(context, log, out);
         }
@@ -449,7 +451,7 @@ impl Drain {
         }
     }
 
-    /// Announces one frame of everything that is not committed, if that is being told.
+    /// Announces one frame of all uncommitted ranges, if any are left to announce.
     pub(super) fn announce_rest(&mut self, context: &Context, log: &WriteLog, out: &mut Outputs) {
         let Some(lba) = self.announcer.untold() else { return };
         if let Some((replace, entries)) = self.announcer.take_rest(log.uncommitted(lba)) {
@@ -460,7 +462,7 @@ impl Drain {
 
     // --- outputs ---
 
-    /// Last number shipped.
+    /// Last number sent.
     pub(super) fn shipped(&self) -> Seq {
         self.next - 1
     }
@@ -477,18 +479,17 @@ impl Drain {
         self.limit.rate()
     }
 
-    /// Whether what is in memory is verified as well, because something was wrong with it.
+    /// Whether to verify data in memory as well, because something was wrong with it.
     pub(super) fn verifies_memory(&self) -> bool {
         self.distrust || self.reread.is_some()
     }
 
-    /// Whether the store cannot be asked for what the journal has lost, because the store lost it,
-    /// too.
+    /// Whether the store has lost writes, so that it cannot replace data that the journal has lost.
     pub(super) fn has_store_lost_writes(&self) -> bool {
         self.store_lost_writes
     }
 
-    /// When lingering, and waiting for the limit, end for what could be shipped.
+    /// The time when lingering, or the wait for the limit, ends for the next batch.
     pub(super) fn ship_deadline(
         &self,
         context: &Context,
@@ -504,12 +505,12 @@ impl Drain {
         if due { limit } else { limit.max(Some(linger)) }
     }
 
-    /// When what was collected is to be announced.
+    /// The time to announce the collected ranges.
     pub(super) fn announce_deadline(&self) -> Option<Time> {
         self.announcer.deadline()
     }
 
-    /// When a damaged frame is read again.
+    /// The time of the next read of a damaged frame.
     pub(super) fn reread_deadline(&self) -> Option<Time> {
         self.reread.map(|(at, _)| at)
     }

@@ -1,12 +1,11 @@
-//! How many bytes may be on their way to the store: twice what the way holds, as far as it was
-//! measured.
+//! How many bytes may be on their way to the store: twice the measured capacity of the way.
 
 use crate::block::{Seq, Time};
 use crate::host::peak::Peak;
 use crate::wire::link::BATCH_BYTES;
 use std::collections::VecDeque;
 
-/// Least window: enough for one batch to be written while the next one travels.
+/// Least window: enough for one batch to travel while the store writes another.
 const MIN_WINDOW_BYTES: u64 = BATCH_BYTES as u64;
 
 #[derive(Debug)]
@@ -17,7 +16,7 @@ struct ShippedBatch {
     delivered: u64,
 }
 
-/// Batches that are shipped and not committed.
+/// Batches that were sent and are not committed.
 #[derive(Debug)]
 pub(super) struct Window {
     shipped: VecDeque<ShippedBatch>,
@@ -46,7 +45,7 @@ impl Window {
         self.in_flight
     }
 
-    /// How many may be.
+    /// Most bytes that may be.
     pub(super) fn bytes(&self) -> u64 {
         let rate = u128::from(self.rate.get());
         let trip = u128::from(u64::MAX - self.trip.get());
@@ -72,7 +71,7 @@ impl Window {
             self.in_flight -= batch.bytes;
             self.delivered += batch.bytes;
             let trip = u64::try_from(now.since(batch.at).as_nanos()).unwrap_or(u64::MAX).max(1);
-            // The least trip is the greatest distance from the longest one possible.
+            // Keep the distance from the longest possible trip: its peak is the least trip.
             self.trip.add(now, u64::MAX - trip);
             let bytes = u128::from(self.delivered - batch.delivered) * 1_000_000_000;
             self.rate.add(now, u64::try_from(bytes / u128::from(trip)).unwrap_or(u64::MAX));

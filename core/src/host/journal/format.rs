@@ -6,8 +6,8 @@ use bytes::Bytes;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of file headers, and of frames with records of the first version only. Of other frames
-/// the version is that of the newest record in them ([`crate::record::Kind::version`]): what does
+/// Version of file headers, and of frames that hold only records of the first version. Other frames
+/// have the version of their newest record ([`crate::record::Kind::version`]). A program that does
 /// not know it must not take the frame for the end of the journal.
 pub const JOURNAL_VERSION: u16 = 1;
 /// Frames start at multiples of this, and the file header takes one of it.
@@ -18,7 +18,7 @@ pub const FRAME_HEADER_BYTES: usize = 128;
 pub const MAX_FRAME_BYTES: u64 = 4 << 20;
 /// Smallest journal file, in bytes.
 pub const MIN_FILE_BYTES: u64 = 64 << 10;
-/// Largest journal, in bytes over all files: what the engine's index of frames is sized for.
+/// Largest journal, in bytes over all files. The engine's index of frames has room for it.
 pub const MAX_JOURNAL_BYTES: u64 = 1 << 40;
 /// Most journal files.
 pub const MAX_FILES: u32 = 4096;
@@ -59,7 +59,7 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Whether the engine can work with it.
+    /// Checks that the engine can work with the geometry.
     ///
     /// # Errors
     /// [`JournalError::Geometry`] says what is wrong.
@@ -80,14 +80,14 @@ impl Geometry {
         Err(JournalError::Geometry { geometry: self, wrong })
     }
 
-    /// Bytes of a file that frames can use.
+    /// Bytes of a file for frames.
     #[must_use]
     pub const fn area(self) -> u64 {
         self.file_bytes - PAGE_BYTES
     }
 
-    /// Bytes of all files that frames can use: an address and the address this much later are the
-    /// same place.
+    /// Bytes of all files for frames. An address and the address this much later are the same
+    /// place.
     #[must_use]
     pub const fn ring(self) -> u64 {
         self.area() * self.files as u64
@@ -99,7 +99,7 @@ impl Geometry {
         (addr / self.area() % self.files as u64) as u32
     }
 
-    /// Where in its file an address is.
+    /// The place of an address in its file.
     #[must_use]
     pub const fn offset(self, addr: u64) -> u64 {
         PAGE_BYTES + addr % self.area()
@@ -123,7 +123,7 @@ pub(crate) fn record_sectors_max(frame_max: u64) -> u64 {
     (frame_max / 2 / 512 / 8 * 8).clamp(8, MAX_RECORD_SECTORS)
 }
 
-/// Why journal files cannot be used, and what to do.
+/// Why journal files are unusable, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
     /// No journal can have this shape.
@@ -207,7 +207,7 @@ pub enum JournalError {
         /// As found.
         found: u64,
     },
-    /// Data that was on stable storage cannot be read back.
+    /// Data from stable storage does not come back intact.
     #[error(
         "journal file {file}, offset {offset}: {problem}, although it had been written to stable storage; the disk has \
          lost flushed data. Restore the file if there is a copy; otherwise move the journal's directory away and attach \
@@ -218,7 +218,7 @@ pub enum JournalError {
         file: u32,
         /// In bytes from its start.
         offset: u64,
-        /// What is wrong there.
+        /// The damage.
         problem: String,
     },
     /// A read failed.
@@ -228,7 +228,7 @@ pub enum JournalError {
         file: u32,
         /// In bytes from its start.
         offset: u64,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: String,
     },
 }
@@ -247,10 +247,10 @@ struct RawFile {
     crc: U32,
 }
 
-/// What the first page of a journal file says.
+/// The content of the first page of a journal file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// The journal's identity, drawn at random when it is created.
+    /// The journal's identity, drawn at random at its creation.
     pub journal: u128,
     /// The volume it belongs to.
     pub volume: VolumeId,
@@ -261,7 +261,7 @@ pub struct FileHeader {
 }
 
 impl FileHeader {
-    /// The file's first page.
+    /// Encodes the file's first page.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut raw = RawFile {
@@ -282,7 +282,7 @@ impl FileHeader {
         page.into()
     }
 
-    /// Reads the page back.
+    /// Parses the page.
     ///
     /// # Errors
     /// [`JournalError::FileHeader`], [`JournalError::Version`] or [`JournalError::Geometry`];
@@ -313,12 +313,12 @@ impl FileHeader {
     }
 }
 
-/// What to create a journal from: for each file its number and its first page. The shell makes each
-/// file `geometry.file_bytes` long (allocated, and zeroed or new), writes the page at offset 0, and
-/// syncs files and directory before the first attach.
+/// A plan for the creation of a journal: for each file its number and its first page. The shell
+/// makes each file `geometry.file_bytes` long, with space and either zeroed or new. It writes the
+/// page at offset 0. It syncs files and directory before the first attach.
 ///
-/// `journal` must be random and never used before: it is what tells this journal's frames from
-/// those of a journal that lay on the same disk blocks earlier.
+/// `journal` must be random and never used before. It distinguishes this journal's frames from
+/// those of an older journal on the same disk blocks.
 ///
 /// # Errors
 /// [`JournalError::Geometry`].
@@ -356,18 +356,18 @@ struct RawFrame {
     crc: U32,
 }
 
-/// What the header of a frame says.
+/// The content of the header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// The journal it belongs to.
     pub journal: u128,
-    /// Grows each time the journal is opened for writing.
+    /// Grows with each opening of the journal for writes.
     pub incarnation: u32,
     /// Bytes of records after the header.
     pub body_bytes: u32,
     /// Its own address.
     pub addr: u64,
-    /// Frames are numbered consecutively.
+    /// Frames have consecutive numbers.
     pub number: u64,
     /// The epoch that wrote it.
     pub epoch: Epoch,
@@ -375,9 +375,9 @@ pub struct FrameHeader {
     pub first_seq: Seq,
     /// Last number in it or before it.
     pub last_seq: Seq,
-    /// The oldest frame that recovery needs: all older ones are committed by the store.
+    /// The oldest frame that recovery needs: the store has committed all older ones.
     pub tail: FrameRef,
-    /// Everything below this address was on stable storage when the frame was sealed.
+    /// When the frame was sealed, everything below this address was on stable storage.
     pub synced_addr: u64,
     /// Header checksum of the frame before.
     pub prev_crc: u32,
@@ -398,8 +398,8 @@ pub struct FrameRef {
     pub before: Seq,
 }
 
-/// A frame header whose layout is not known beyond magic number, version, journal and checksum,
-/// which are in the same place in every version.
+/// A frame header of another version. Magic number, version, journal and checksum are in the same
+/// place in every version. The rest of its layout is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherVersion {
     /// The version found.
@@ -409,19 +409,19 @@ pub struct OtherVersion {
 }
 
 impl FrameHeader {
-    /// Bytes that a frame with this much in it takes in its file.
+    /// Bytes of its file that a frame with this much in it takes.
     #[must_use]
     pub const fn frame_bytes_for(body_bytes: u64) -> u64 {
         (FRAME_HEADER_BYTES as u64 + body_bytes).div_ceil(PAGE_BYTES) * PAGE_BYTES
     }
 
-    /// Bytes that this frame takes in its file.
+    /// Bytes of its file that this frame takes.
     #[must_use]
     pub const fn frame_bytes(&self) -> u64 {
         Self::frame_bytes_for(self.body_bytes as u64)
     }
 
-    /// Writes the header to the first [`FRAME_HEADER_BYTES`] of `frame`; gives its checksum.
+    /// Writes the header to the first [`FRAME_HEADER_BYTES`] of `frame`. Returns its checksum.
     ///
     /// # Panics
     /// If `frame` is shorter than a header.
@@ -453,12 +453,12 @@ impl FrameHeader {
         crc
     }
 
-    /// The header at the start of `bytes` with its checksum, if one of a known
-    /// version is there and says nothing impossible.
+    /// The header at the start of `bytes` with its checksum. `None` if no header of a known version
+    /// is there, or its values are impossible.
     ///
     /// # Errors
-    /// A header of another version. Whoever writes to the volume chooses most of what the files
-    /// hold, so that says nothing unless it names the journal at hand.
+    /// A header of another version. A client of the volume chooses most of the bytes in the files.
+    /// So such a header means nothing unless it names the journal at hand.
     pub fn parse(bytes: &[u8]) -> Result<Option<(FrameHeader, u32)>, OtherVersion> {
         let Ok((raw, _)) = RawFrame::ref_from_prefix(bytes) else { return Ok(None) };
         if raw.magic.get() != FRAME_MAGIC

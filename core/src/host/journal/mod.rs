@@ -1,12 +1,12 @@
 //! The journal: a ring of files that holds every write until the store has committed it.
 //!
-//! Promises: a record's address is known when it is appended and never changes; frames reach stable
-//! storage in order; nothing that the store has not committed is overwritten; after a failed write
-//! or sync nothing more is written. With no disk (write-through, or after a failure) the same
-//! structure works in memory: frames stay there until they are committed.
+//! Promises: a record gets its address when the journal appends it, and keeps the address. Frames
+//! reach stable storage in order. The journal overwrites only committed writes. After a failed
+//! write or sync it writes nothing more. Without a disk (write-through, or after a failure) the
+//! same structure works in memory: frames stay there until their commit.
 //!
-//! It must not know requests, the link, or who waits for what: the volume tells it when a sync is
-//! wanted and how far the store is.
+//! It must not know requests, the link, or the waiting clients. The volume tells it when to sync,
+//! and which writes the store has committed.
 
 pub(crate) mod format;
 mod held;
@@ -37,11 +37,11 @@ pub(crate) struct Frame {
     pub first: Seq,
     /// Last number in or before it.
     pub last: Seq,
-    /// When its first record was acknowledged.
+    /// The time of the acknowledgment of its first record.
     pub born: Time,
 }
 
-// `Config` counts on it: a deque of them may have room for as many again.
+// `Config` relies on it: a deque of frames may have room for as many again.
 const _: () = assert!(size_of::<Frame>() <= 72);
 
 impl Frame {
@@ -50,7 +50,7 @@ impl Frame {
     }
 }
 
-/// The frame being filled.
+/// The open frame, which takes records.
 #[derive(Debug)]
 struct OpenFrame {
     addr: u64,
@@ -78,7 +78,7 @@ impl SealedFrame {
     }
 }
 
-/// What becomes true when a sealed frame is on stable storage.
+/// The facts that become true when a sealed frame is on stable storage.
 #[derive(Clone, Copy, Debug)]
 struct Unstable {
     end: u64,
@@ -93,7 +93,7 @@ enum InFlight {
     Sync { id: u64, file: u32 },
 }
 
-/// Where the bytes at an address are now.
+/// The present place of the bytes at an address.
 pub(crate) enum BytesAt {
     /// In memory.
     Memory(Bytes),
@@ -103,12 +103,12 @@ pub(crate) enum BytesAt {
     Gone,
 }
 
-/// What finishing an operation means for the volume.
+/// The meaning of a finished operation for the volume.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FinishedOperation {
     /// Not an operation of the journal.
     NotOurs,
-    /// As it should.
+    /// Success.
     Done,
     /// The journal has just latched.
     Failed(String),
@@ -122,38 +122,38 @@ pub(crate) struct Journal {
     id: u128,
     incarnation: u32,
     epoch: Epoch,
-    /// Nothing is written to disk (any more).
+    /// The journal writes nothing to disk (any more).
     memory_only: bool,
-    /// From here on addresses were never on stable storage: memory is all there is.
+    /// Addresses from here on were never on stable storage: only memory has them.
     memory_from: u64,
     /// The end of the last sealed frame; the open one starts here or in the next file.
     head: u64,
-    /// Where the file of the last frame ends.
+    /// The end of the file of the last frame.
     file_end: u64,
-    /// Addresses below may have been overwritten.
+    /// A newer lap may have overwritten addresses below this one.
     floor: u64,
-    /// Of the next frame.
+    /// Number of the next frame.
     number: u64,
     prev_crc: u32,
     next_seq: Seq,
     open: Option<OpenFrame>,
-    /// Sealed frames in memory: without gaps up to the head (but for file ends).
+    /// Sealed frames in memory, without gaps up to the head, except at ends of files.
     groups: VecDeque<SealedFrame>,
     frames: VecDeque<Frame>,
-    /// Committed frames that are not recycled before [`Journal::release`], if there are to be any.
+    /// Committed frames to keep until [`Journal::release`], if the journal has to keep any.
     held: Option<VecDeque<Frame>>,
     unstable: VecDeque<Unstable>,
-    /// Everything below has been written: it is in the page cache at least.
+    /// Everything below this address is written: it is in the page cache at least.
     written: u64,
     written_seq: Seq,
-    /// Everything below is on stable storage.
+    /// Everything below this address is on stable storage.
     stable: u64,
     stable_seq: Seq,
     /// A stable frame says that recovery starts here.
     published: u64,
-    /// Files with something written since their last sync.
+    /// Files with writes since their last sync.
     unsynced_files: VecDeque<u32>,
-    /// What recovery adopted has not been synced yet; its tail counts once it is.
+    /// Recovery has adopted frames that have had no sync yet. Their tail counts after the sync.
     adopting: Option<u64>,
     in_flight: Option<InFlight>,
     /// The end of the frame that begins this epoch, once it exists.
@@ -164,15 +164,15 @@ pub(crate) struct Journal {
     memory_max: u64,
     frame_max: u64,
     spare: Option<BytesMut>,
-    /// Buffer to begin a frame with: the longest frame of late, so that neither copying it as it
-    /// grows nor room that stays empty costs much.
+    /// Size of the buffer of a new frame: that of the longest frame of late. It keeps copies of a
+    /// growing frame few, and empty room small.
     frame_hint: u64,
     /// Bytes of records in `frames`.
     uncommitted_bytes: u64,
 }
 
 impl Journal {
-    /// A journal that goes on after what was recovered, or one in memory.
+    /// A journal that goes on after a recovery, or one in memory.
     pub(crate) fn new(
         now: Time,
         recovered: Option<&Recovered>,
@@ -184,7 +184,7 @@ impl Journal {
         let empty = Recovered::empty(Geometry::default(), 0, crate::block::VolumeId(0));
         let known = recovered.unwrap_or(&empty);
         let geometry = known.geometry;
-        // Four frames at least: one being filled, one being written, two waiting for a sync.
+        // Four frames at least: one open, one under way to the disk, two that wait for a sync.
         let frame_max = geometry.frame_max().min((memory_max / 4 / PAGE * PAGE).max(4 * PAGE));
         let mut journal = Journal {
             geometry,
@@ -225,8 +225,8 @@ impl Journal {
         if memory_only {
             journal.stable = known.end;
         } else if known.used {
-            // What was read back may never have left the page cache of the run before. That goes
-            // for the frame that names the tail too, which may lie anywhere.
+            // The recovered bytes may never have left the page cache of the run before. That also
+            // holds for the frame that names the tail, which may lie anywhere.
             journal.unsynced_files = (0..geometry.files).collect();
             journal.adopting = Some(known.tail.addr);
         }
@@ -234,12 +234,12 @@ impl Journal {
         journal
     }
 
-    /// Longest data record it takes, in sectors.
+    /// Longest data record of this journal, in sectors.
     pub(crate) fn record_sectors_max(&self) -> u64 {
         format::record_sectors_max(self.frame_max)
     }
 
-    /// Whether the epoch is on record, so that writes may be acknowledged.
+    /// Whether the epoch is on record, so that the volume may acknowledge writes.
     pub(crate) fn is_ready(&self) -> bool {
         self.memory_only || self.epoch_frame_end.is_some_and(|end| end <= self.stable)
     }
@@ -257,12 +257,12 @@ impl Journal {
         self.stable_seq
     }
 
-    /// The last number in the files, synced or not: a process that dies does not take it along.
+    /// The last number in the files, synced or not. It survives the end of the process.
     pub(crate) fn written_seq(&self) -> Seq {
         self.written_seq
     }
 
-    /// Whether everything appended is on stable storage.
+    /// Whether all appended records are on stable storage.
     pub(crate) fn is_stable(&self) -> bool {
         self.memory_only
             || (self.open.is_none()
@@ -271,7 +271,7 @@ impl Journal {
                 && self.in_flight.is_none())
     }
 
-    /// When the oldest write was acknowledged that is not on stable storage.
+    /// The time of the acknowledgment of the oldest write that is not on stable storage.
     pub(crate) fn oldest_unstable(&self) -> Option<Time> {
         if self.memory_only {
             return None;
@@ -285,7 +285,7 @@ impl Journal {
         self.written - self.stable.min(self.written)
     }
 
-    /// The address below which everything is committed.
+    /// The address below which all writes are committed.
     pub(crate) fn tail(&self) -> u64 {
         let open = self.open.as_ref().map_or(self.head, |open| open.addr);
         self.frames.front().map_or(open, |frame| frame.at.addr)
@@ -302,7 +302,7 @@ impl Journal {
         self.head + open - self.tail().min(self.head + open)
     }
 
-    /// Bytes it can hold.
+    /// Bytes of its capacity.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         if self.memory_only { self.memory_max } else { self.geometry.ring() }
     }
@@ -317,34 +317,34 @@ impl Journal {
         self.uncommitted_bytes + open as u64
     }
 
-    /// When the oldest write was acknowledged that the store has not committed.
+    /// The time of the acknowledgment of the oldest uncommitted write.
     pub(crate) fn oldest_uncommitted(&self) -> Option<Time> {
         let sealed = self.frames.iter().find(|frame| frame.first <= frame.last);
         sealed.map(|frame| frame.born).or(self.open.as_ref().map(|open| open.born))
     }
 
-    /// Frames that may be shipped, from the one at or after `addr` on.
+    /// Frames that the drain may send, from the one at or after `addr` on.
     pub(crate) fn drainable(&self, addr: u64) -> impl Iterator<Item = &Frame> {
         let limit = if self.memory_only { u64::MAX } else { self.stable };
         let start = self.frames.partition_point(|frame| frame.at.addr < addr);
         self.frames.range(start..).take_while(move |frame| frame.end() <= limit)
     }
 
-    /// The first number that it holds, or will hold, of what the store has not committed. Numbers
-    /// that are committed may come before it in the same frame.
+    /// The first uncommitted number that the journal holds, or will hold. The same frame may hold
+    /// committed numbers before it.
     pub(crate) fn first_uncommitted(&self) -> Seq {
         let open = self.open.as_ref().map_or(self.next_seq, |open| open.first);
         self.frames.front().map_or(open, |frame| frame.first)
     }
 
-    /// Bytes from `addr` on that may be shipped, headers and padding included.
+    /// Bytes from `addr` on that the drain may send, headers and padding included.
     pub(crate) fn drainable_bytes(&self, addr: u64) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.data.len() as u64);
         let end = if self.memory_only { self.head + open } else { self.stable.min(self.head) };
         end.saturating_sub(addr.max(self.tail()))
     }
 
-    /// When the oldest write from `addr` on that may be shipped was acknowledged.
+    /// The time of the acknowledgment of the oldest write from `addr` on that the drain may send.
     pub(crate) fn oldest_drainable(&self, addr: u64) -> Option<Time> {
         let sealed = self.drainable(addr).find(|frame| frame.first <= frame.last);
         let open = self.open.as_ref().filter(|_| self.memory_only);
@@ -353,8 +353,8 @@ impl Journal {
 
     // --- appending ---
 
-    /// Makes sure that a record of `bytes` can be appended; if not, writes have to wait for the
-    /// disk or the store.
+    /// Makes room for a record of `bytes`. If that fails, writes have to wait for the disk or the
+    /// store.
     pub(crate) fn make_room(&mut self, now: Time, bytes: u64) -> bool {
         if !self.is_ready() {
             return false;
@@ -377,7 +377,7 @@ impl Journal {
         true
     }
 
-    /// Where the next record, of that kind, goes: its address, its number, and the buffer to append
+    /// The place of the next record of that kind: its address, its number, and the buffer to append
     /// it to. Call only after [`Journal::make_room`].
     pub(crate) fn append(&mut self, kind: Kind) -> Option<(u64, Seq, &mut BytesMut)> {
         let open = self.open.as_mut()?;
@@ -393,7 +393,7 @@ impl Journal {
         self.published >= lap_before && self.pins[self.geometry.file(file_start) as usize] == 0
     }
 
-    /// Whether nothing but publishing the tail keeps the next file from being entered.
+    /// Whether only the publication of the tail is missing for the next file to be free.
     pub(crate) fn publishing_helps(&self) -> bool {
         let lap_before =
             (self.file_end + self.geometry.area()).saturating_sub(self.geometry.ring());
@@ -402,8 +402,8 @@ impl Journal {
 
     /// Address and longest length of a frame of at least `need` bytes, if there is room.
     ///
-    /// The last page of a file is left free unless the next file may be entered: without a place
-    /// for one more frame a full journal could never say that its tail has moved on.
+    /// The last page of a file stays free until the next file is free. Otherwise a full journal
+    /// would have no place for one more frame, and could never publish that its tail has moved on.
     fn place(&self, need: u64) -> Option<(u64, u64)> {
         if self.memory_only {
             return Some((self.head, self.frame_max.max(need)));
@@ -429,7 +429,7 @@ impl Journal {
         }
     }
 
-    /// The next frame is at `addr`: if that is in the next file, the file's old content is gone.
+    /// The next frame is at `addr`. If that is in the next file, the file's old content is gone.
     fn enter(&mut self, addr: u64) {
         if !self.memory_only && addr == self.file_end {
             self.file_end = addr + self.geometry.area();
@@ -446,7 +446,7 @@ impl Journal {
             return true;
         }
         let want = (2 * have).clamp(need, open.limit.max(need));
-        // While it is copied both buffers exist.
+        // During the copy both buffers exist.
         if !self.reclaim(want) {
             return false;
         }
@@ -500,8 +500,8 @@ impl Journal {
         true
     }
 
-    /// The copy in memory of the frame that holds `addr` is not to be used any more; false if there
-    /// is none, or no other.
+    /// Stops using the copy in memory of the frame that holds `addr`. False if there is no copy, or
+    /// no other one.
     pub(crate) fn drop_copy(&mut self, addr: u64) -> bool {
         let mut dropped = false;
         while let Some(end) = self.groups.front().filter(|g| g.addr <= addr).map(SealedFrame::end)
@@ -512,7 +512,7 @@ impl Journal {
         dropped
     }
 
-    /// Flips a bit of what is in memory for `addr`, as bad memory would.
+    /// Flips a bit in the memory of `addr`, as bad memory would.
     #[cfg(test)]
     pub(crate) fn rot(&mut self, addr: u64) {
         let index = self.groups.partition_point(|group| group.end() <= addr);
@@ -582,8 +582,8 @@ impl Journal {
     fn seal_empty(&mut self, now: Time) -> bool {
         self.seal();
         let Some(addr) = self.place_empty() else { return false };
-        // One page beyond the limit at most: a journal that cannot say where its tail is would
-        // never get rid of what fills the memory.
+        // At most one page beyond the limit. If the journal could not publish its tail, it would
+        // never free the memory.
         let _ = self.reclaim(PAGE);
         let mut data = BytesMut::with_capacity(PAGE as usize);
         self.memory += data.capacity() as u64;
@@ -633,8 +633,8 @@ impl Journal {
             && self.publishing_helps()
             && self.unstable.iter().all(|unstable| unstable.tail_addr < self.kept());
         if publish {
-            // If there is no place for it, everything before it must be synced first or the pins
-            // on the next file released; both come back here.
+            // If it has no place, it needs a sync of everything before it, or the release of the
+            // pins on the next file. Both come back here.
             let _ = self.seal_empty(now);
         }
         let index = self.groups.partition_point(|group| group.end() <= self.written);
@@ -702,7 +702,7 @@ impl Journal {
         FinishedOperation::Done
     }
 
-    /// Everything written has been synced.
+    /// Everything written is synced.
     fn became_stable(&mut self) {
         self.stable = self.written;
         if let Some(published) = self.adopting.take() {
@@ -715,18 +715,18 @@ impl Journal {
         }
     }
 
-    /// Nothing is written any more; what is not on stable storage lives in memory from now on.
+    /// Writes nothing any more. Data that is not on stable storage lives in memory from now on.
     pub(crate) fn latch(&mut self) {
         if self.memory_only {
-            // The second call no longer knows what was being adopted.
+            // After the first call the journal does not know which frames it was adopting.
             return;
         }
         self.seal();
         self.memory_only = true;
         self.memory_from = self.stable;
         if self.adopting.take().is_some() {
-            // Never synced, but on the disk as far as anyone can tell: it was read from there.
-            // It may be shipped; what it was not is promised.
+            // It had no sync in this run. But recovery read it from the disk, so it seems to be
+            // there. The drain may send it. No flush has relied on it.
             self.memory_from = self.written;
         }
         self.in_flight = None;
@@ -750,7 +750,7 @@ impl Journal {
 
     // --- reading ---
 
-    /// Where `bytes` bytes at `addr` can be read.
+    /// The place to read `bytes` bytes at `addr`.
     pub(crate) fn locate(&self, addr: u64, bytes: usize) -> BytesAt {
         if let Some(open) = &self.open
             && addr >= open.addr
@@ -780,7 +780,7 @@ impl Journal {
         (self.geometry.file(addr), self.geometry.offset(addr))
     }
 
-    /// A read in `file` has begun: it is not recycled until [`Journal::unpin`].
+    /// A read in `file` has begun: the journal does not recycle the file until [`Journal::unpin`].
     pub(crate) fn pin(&mut self, file: u32) {
         self.pins[file as usize] += 1;
     }

@@ -1,16 +1,16 @@
-//! Finding out what a journal holds after the host went away, however it went.
+//! Recovers the content of a journal after the host went away, in order or not.
 //!
-//! Two passes. The first reads all files in any order and keeps only extremes: the newest tail, the
-//! highest address known to have been synced. The second walks the chain of frames from the tail
-//! and verifies everything. Where the chain ends, writes that were never synced may be missing:
-//! that is normal. If any frame testifies that something beyond the end had been synced, stable
-//! storage has lost data, and recovery refuses to pretend otherwise.
+//! It makes two passes. The first reads all files in any order and keeps only extremes: the newest
+//! tail, and the highest address known to be synced. The second follows the chain of frames from
+//! the tail and verifies everything. Writes without a sync may be missing at the end of the chain;
+//! that is normal. If any frame says that something beyond the end was synced, stable storage has
+//! lost data. Then recovery fails.
 //!
-//! It writes nothing, so `longhaul check` runs the same machine. Before a host recovers a journal
-//! to go on with it, the shell syncs its files and drops them from the page cache: what is read has
-//! to be what the disk holds. A page that a failed sync left behind counts as clean, is read back
-//! after a restart of the process, and is never written again; a host that attached on the strength
-//! of it would have promised what the next power cut takes away.
+//! It writes nothing, so `longhaul check` runs the same machine. Before a host goes on with a
+//! recovered journal, the shell syncs its files and drops them from the page cache. The reason:
+//! recovery has to read the content of the disk. A page that a failed sync left behind counts as
+//! clean. A new process would read it back, and nobody would write it again. A host that relies on
+//! such a page would promise data that the next power cut takes away.
 
 use super::format::{
     FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameRef, Geometry, JournalError, MAX_FRAME_BYTES,
@@ -26,7 +26,7 @@ use crate::wire::link::{Attached, JournalState};
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a journal holds.
+/// The content of a journal.
 #[derive(Debug)]
 pub struct Recovered {
     /// Its shape.
@@ -39,30 +39,31 @@ pub struct Recovered {
     pub(crate) epoch: Epoch,
     pub(crate) last: Seq,
     pub(crate) tail: FrameRef,
-    /// Whether any frame was ever written.
+    /// Whether the journal ever had a frame.
     pub(crate) used: bool,
     pub(crate) end: u64,
     pub(crate) number: u64,
     pub(crate) prev_crc: u32,
     pub(crate) chain: VecDeque<Frame>,
     pub(crate) map: DirtyMap,
-    /// What the records are known by, if that was asked for.
+    /// The identities of the records for a version table, if the caller asked for them.
     pub(crate) versions: Option<Vec<Fed>>,
-    /// The first record with data that is not encrypted.
+    /// The first record with unencrypted data.
     plain: Option<Range>,
 }
 
 impl Recovered {
-    /// The first write that it holds whose data is not encrypted, if there is one: there is none in
-    /// the journal of an encrypted volume.
+    /// The range of the first write with unencrypted data. The journal of an encrypted volume has
+    /// none.
     #[must_use]
     pub fn plain(&self) -> Option<Range> {
         self.plain
     }
 
-    /// Whether what the journal says of its ranges is the newest there is: the store has no more
-    /// than it, and nobody else had the volume since. In between it may have been rolled back, to
-    /// what the journal knows nothing of; then all that the journal has is at the store.
+    /// Whether the journal has the newest content of its ranges. So it is if the store has no more
+    /// than the journal, and no other host had the volume since. Otherwise a rollback may lie
+    /// between, to a state that the journal does not know. Then the store has all writes of the
+    /// journal.
     pub(crate) fn is_current(&self, attached: &Attached) -> bool {
         let next = self.epoch.checked_add(1) == Some(attached.epoch);
         self.last > attached.committed || (self.last == attached.committed && next)
@@ -90,13 +91,13 @@ impl Recovered {
         }
     }
 
-    /// Between which numbers its records lie.
+    /// The numbers between which its records lie.
     #[must_use]
     pub fn ends(&self) -> JournalEnd {
         JournalEnd { before: self.tail.before, last: self.last }
     }
 
-    /// What to tell the store when attaching; nothing if the journal has never been written.
+    /// The state of the journal for an attach; `None` if it never had a frame.
     #[must_use]
     pub fn state(&self) -> Option<JournalState> {
         (self.epoch > 0).then_some(JournalState {
@@ -110,20 +111,20 @@ impl Recovered {
         self.chain.iter().map(|frame| Frame { born: now, ..*frame }).collect()
     }
 
-    /// Where the file of the last frame ends: a frame may end exactly there. With no frame left,
-    /// the end is where the tail frame was, so its file has been entered.
+    /// The end of the file of the last frame, where the frame itself may end. Without a frame, the
+    /// end is the place of the tail frame, so the journal has entered that file.
     pub(crate) fn file_end(&self) -> u64 {
         let inside = if self.chain.is_empty() { self.end } else { self.end - 1 };
         self.geometry.file_end(inside)
     }
 }
 
-/// What `longhaul check` says about a journal.
+/// The findings of `longhaul check` about a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Valid frame headers seen in all files, old generations included.
     pub headers: u64,
-    /// Files up to the last one in which there is a valid frame header, of any generation.
+    /// Files up to the last one with a valid frame header, of any generation.
     pub files_reached: u32,
     /// Frames from the tail to the end.
     pub frames: u64,
@@ -131,17 +132,17 @@ pub struct Report {
     pub records: u64,
     /// Bytes of these records.
     pub live_bytes: u64,
-    /// Where recovery starts, as a journal address.
+    /// The journal address at which recovery starts.
     pub tail: u64,
-    /// Where the chain ends, as a journal address.
+    /// The journal address at which the chain ends.
     pub end: u64,
     /// File and offset of the end.
     pub end_at: (u32, u64),
-    /// First and last number held; `first > last` if none.
+    /// First and last number in the journal; `first > last` if none.
     pub seqs: (Seq, Seq),
-    /// Newest epoch written in.
+    /// Newest epoch of its frames.
     pub epoch: Epoch,
-    /// Why the chain ends where it does. Never a reason to worry by itself.
+    /// Why the chain ends there. Never a reason to worry by itself.
     pub stopped_by: String,
 }
 
@@ -163,9 +164,9 @@ struct FrameWalk {
     /// Address of the first byte in `buffer`, and of the next frame.
     addr: u64,
     buffer: BytesMut,
-    /// Bytes that have to be in the buffer before the next step.
+    /// Bytes that the buffer has to hold before the next step.
     need: u64,
-    /// The chain broke here and the start of the next file is looked at: why it broke.
+    /// The chain broke here, for this reason. The machine looks at the start of the next file.
     skipped: Option<(u64, String)>,
     expected: FrameRef,
     incarnation: u32,
@@ -186,12 +187,12 @@ pub struct Recovery {
     report: Report,
     found: Option<Recovered>,
     newest_incarnation: u32,
-    /// Whether to note what records are known by.
+    /// Whether to note the identities of records for a version table.
     keyed: bool,
     tail: FrameRef,
     /// The epoch of a frame that names the tail.
     tail_epoch: Epoch,
-    /// Highest address anyone says was synced, and the frame that says so.
+    /// The highest address that a frame reports as synced, and that frame.
     synced: (u64, u64),
     outcome: Option<Result<Recovered, JournalError>>,
 }
@@ -205,8 +206,8 @@ struct FileRead {
 }
 
 impl Recovery {
-    /// `lengths` are those of the files found, in order of their number. With `volume`, a journal
-    /// of another volume is refused.
+    /// `lengths` are those of the files, in order of their number. With `volume`, recovery refuses
+    /// a journal of another volume.
     #[must_use]
     pub fn new(volume: Option<VolumeId>, lengths: Vec<u64>) -> Recovery {
         let mut recovery = Recovery {
@@ -240,15 +241,15 @@ impl Recovery {
         recovery
     }
 
-    /// Notes by what records are known, for a volume that has a table of
-    /// [versions](crate::host::versions::Versions).
+    /// Notes the identities of records, for a volume with a [version
+    /// table](crate::host::versions::Versions).
     #[must_use]
     pub fn with_versions(mut self) -> Recovery {
         self.keyed = true;
         self
     }
 
-    /// The next read to carry out; results may come in any order.
+    /// The next read. Results may come in any order.
     pub fn poll_disk(&mut self) -> Option<DiskOperation> {
         self.queue.pop_front()
     }
@@ -293,12 +294,12 @@ impl Recovery {
         }
     }
 
-    /// What the journal holds, or why it cannot be used; once.
+    /// The content of the journal, or why it is unusable; once.
     pub fn poll_outcome(&mut self) -> Option<Result<Recovered, JournalError>> {
         self.outcome.take()
     }
 
-    /// What has been found so far; complete once there is an outcome.
+    /// The findings so far. They are complete once there is an outcome.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
@@ -423,8 +424,8 @@ impl Recovery {
         let mut found = Recovered::empty(file.geometry, file.journal, file.volume);
         found.incarnation = self.newest_incarnation;
         found.tail = self.tail;
-        // Should the tail frame itself be lost, this is still known: all before it is committed.
-        // The epoch was on record before any write of it was acknowledged.
+        // Even without the tail frame itself, recovery knows two facts. All writes before it are
+        // committed. The epoch was on record before the acknowledgment of its first write.
         found.last = self.tail.before;
         found.epoch = self.tail_epoch;
         found.used = self.report.headers > 0;
@@ -450,12 +451,12 @@ impl Recovery {
         }
     }
 
-    /// Asks for what the walk needs next; never across the end of a file.
+    /// Asks for the bytes of the next step; never across the end of a file.
     fn read_on(&mut self, geometry: Geometry) {
         let Pass::FrameWalk(walk) = &self.pass else { return };
         let have = walk.buffer.len() as u64;
         let addr = walk.addr + have;
-        // The buffer never ends at a file's end while more is needed: frames do not cross it.
+        // If the walk needs more, the buffer does not end at a file's end: frames do not cross it.
         let end = geometry.file_end(walk.addr).min(addr + READ_BYTES.max(walk.need - have));
         self.ask(geometry.file(addr), geometry.offset(addr), end - addr, addr);
     }
@@ -535,7 +536,7 @@ impl Recovery {
         let records = match parse_records(found.volume, &header, &whole) {
             Ok(records) => records,
             Err(why) => {
-                // The start of the next file is still to be looked at, and says nothing good.
+                // The start of the next file is unread, and cannot help.
                 return NextFrame::Broken(why);
             }
         };
@@ -628,15 +629,15 @@ impl FrameWalk {
 }
 
 enum NextFrame {
-    /// A frame was taken.
+    /// It took a frame.
     Frame,
-    /// More bytes are needed.
+    /// It needs more bytes.
     More,
     /// The chain ends here.
     Broken(String),
 }
 
-/// The first of these records of a frame that has data which is not encrypted.
+/// The first of these records of a frame that has unencrypted data.
 fn plain(volume: VolumeId, frame: &[u8], records: &[(u64, record::Header)]) -> Option<Range> {
     let is_plain = |(offset, header): &&(u64, record::Header)| match header.kind {
         Kind::Discard | Kind::Zero => false,
@@ -649,7 +650,7 @@ fn plain(volume: VolumeId, frame: &[u8], records: &[(u64, record::Header)]) -> O
     records.iter().find(is_plain).map(|(_, header)| header.range)
 }
 
-/// Verifies all records of a frame; gives each one's offset from the frame's start.
+/// Verifies all records of a frame. Returns each one's offset from the frame's start.
 fn parse_records(
     volume: VolumeId,
     header: &FrameHeader,

@@ -1,8 +1,9 @@
-//! Data read before anyone asked for it: what has been read since goes first, then the oldest.
+//! Data of the read-ahead. To make room, the buffer first drops data that clients have read, then
+//! the oldest.
 //!
-//! Promises never to hold what a later write has replaced: the volume calls [`Buffer::forget`] for
-//! every range written. Every byte that goes in is counted exactly once when it comes out, as used
-//! or as wasted. It must not know where data comes from.
+//! It never holds data that a later write has replaced: the volume calls [`Buffer::forget`] for
+//! every range written. Each byte that goes in counts exactly once when it comes out, as used or as
+//! wasted. It must not know where data comes from.
 
 use super::tally::{AheadReason, Tally};
 use crate::block::{Range, ReadPiece, SECTOR_BYTES};
@@ -15,7 +16,7 @@ struct Cached {
     stamp: u64,
     /// A client has read it.
     used: bool,
-    /// From here to the end of what came in with this stamp; none is zeroes.
+    /// The data from here to the end of the piece with this stamp. `None`: zeroes.
     data: Option<Bytes>,
 }
 
@@ -34,39 +35,39 @@ impl Extent for Cached {
 struct BufferedRun {
     range: Range,
     charge: u64,
-    /// Bytes that are here and no client has read.
+    /// Bytes that no client has read.
     unused: u64,
     why: AheadReason,
 }
 
-/// What an entry is charged at least, for the maps around it.
+/// The least charge for an entry, which stands for the maps around it.
 pub(super) const ENTRY_CHARGE: u64 = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     map: ExtentMap<Cached>,
-    /// By stamp, which is the order of their coming.
+    /// By stamp: in the order of arrival.
     entries: BTreeMap<u64, BufferedRun>,
-    /// Those of which nothing is unused.
+    /// Entries without unused bytes.
     done: VecDeque<u64>,
     bytes: u64,
-    /// Of that, for a trace and not all used.
+    /// The part of it that is for a trace and not all used.
     trace_bytes: u64,
     stamp: u64,
 }
 
 impl Buffer {
-    /// What the content is charged.
+    /// The charge for the content.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What the part of it is charged that a trace brought and that is not all used.
+    /// The charge for the part that a trace brought and that is not all used.
     pub(super) fn trace_bytes(&self) -> u64 {
         self.trace_bytes
     }
 
-    /// Keeps verified content of `range`; none is zeroes.
+    /// Keeps verified content of `range`. `None`: zeroes.
     pub(super) fn insert(
         &mut self,
         range: Range,
@@ -83,7 +84,7 @@ impl Buffer {
         self.trace_bytes += if why == AheadReason::Trace { charge } else { 0 };
     }
 
-    /// Drops what was used, or else what came first; false if there is nothing.
+    /// Drops the first used entry, or else the oldest one. False if there is none.
     pub(super) fn drop_one(&mut self, tally: &mut Tally) -> bool {
         let mut first = None;
         while first.is_none()
@@ -101,7 +102,7 @@ impl Buffer {
         true
     }
 
-    /// The range is about to be written.
+    /// A client is about to write the range.
     pub(super) fn forget(&mut self, range: Range, tally: &mut Tally) {
         if self.map.is_empty() {
             return;
@@ -120,7 +121,8 @@ impl Buffer {
         self.map.remove(range);
     }
 
-    /// `range` in order and without gaps, with content where there is some, which counts as used.
+    /// `range` in order and without gaps, with the content that the buffer has. That counts as
+    /// used.
     pub(super) fn read(
         &mut self,
         range: Range,
@@ -151,12 +153,12 @@ impl Buffer {
         found
     }
 
-    /// The parts of `range` that are not here.
+    /// The parts of `range` that the buffer lacks.
     pub(super) fn missing(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
         self.map.cover(range).filter(|(_, cached)| cached.is_none()).map(|(part, _)| part)
     }
 
-    /// So much of an entry is no longer unused.
+    /// Marks `bytes` of an entry as used.
     fn taken(&mut self, stamp: u64, bytes: u64) -> Option<AheadReason> {
         let entry = self.entries.get_mut(&stamp)?;
         entry.unused = entry.unused.saturating_sub(bytes);

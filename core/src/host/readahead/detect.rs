@@ -1,23 +1,25 @@
-//! Which reads follow a pattern, and what comes next in it.
+//! Finds patterns in reads, and the next ranges in them.
 //!
-//! A read that continues no stream is remembered for a while; three in a row, or four at equal
-//! distances, make a stream that is worth reading ahead of. Its window grows with what it has read.
-//! It must not know what is in memory, nor whether reading ahead pays: others say how much may be.
+//! The detector remembers a read that continues no stream for a while. Three reads in a row, or
+//! four at equal distances, make a stream that is worth a read-ahead. Its window grows with its
+//! reads. The detector must not know the content of memory, nor whether a read-ahead pays: the
+//! caller says how much it may ask for.
 
 use crate::block::{Range, SECTOR_BYTES, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Streams at a time; the one that was silent longest makes room. More than the threads that read
-/// from one disk in earnest, few enough to look at all of them for every read.
+/// Most streams. For a new one, the stream that was silent the longest makes room. This is more
+/// than the number of threads that read from one disk at the same time. It is small enough to look
+/// at all streams for every read.
 const STREAMS: usize = 32;
-/// Reads remembered in which a pattern may begin.
+/// Remembered reads, in which a pattern may begin.
 const RECENT: usize = 32;
 /// Farthest distance between reads of one stride, in sectors (16 MiB). A guess.
 const MAX_STRIDE: u64 = 16 << 11;
 /// Steps of a stride that may be ahead.
 const MAX_STEPS: u64 = 64;
-/// Continuations after which a stream is read ahead of: three reads in a row ...
+/// Continuations before the first read-ahead of a stream: three reads in a row ...
 const SURE: u32 = 2;
 /// ... and four at equal distances, since any two reads are at some distance.
 const SURE_OF_STRIDE: u32 = 3;
@@ -28,8 +30,8 @@ const SLACK: u64 = 512;
 const SLACK_STEPS: i64 = 8;
 /// Smallest window in bytes.
 pub(super) const MIN_WINDOW: u64 = 128 << 10;
-/// Smallest and largest piece asked for at once, in bytes; a quarter of the window between them. So
-/// the next is on its way long before the last has come.
+/// Smallest and largest piece of a request, in bytes; between them, a quarter of the window. So the
+/// next piece is on its way long before the last one has come.
 const MIN_PIECE: u64 = 64 << 10;
 const MAX_PIECE: u64 = 1 << 20;
 /// A stream that was silent for longer takes no share of the buffer.
@@ -46,14 +48,14 @@ enum Pattern {
 #[derive(Clone, Debug)]
 struct Stream {
     pattern: Pattern,
-    /// The read that got furthest.
+    /// The furthest read.
     last: Range,
-    /// Reads that came exactly where they were expected.
+    /// Reads that came exactly at the expected place.
     hits: u32,
     /// Bytes of all its reads.
     bytes: u64,
-    /// Forward: the first sector not asked for. Backward: the lowest asked for. Stride: the start
-    /// of the last step asked for.
+    /// Forward: the first sector not asked for. Backward: the lowest sector asked for. Stride: the
+    /// start of the last step asked for.
     ahead: u64,
     at: Time,
 }
@@ -62,9 +64,9 @@ struct Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
     Exact,
-    /// Further on than expected.
+    /// Further on than the expected place.
     Beyond,
-    /// It was passed over.
+    /// The stream has passed its place.
     Behind,
 }
 
@@ -128,7 +130,7 @@ impl Stream {
         }
         self.hits = self.hits.saturating_add(u32::from(fit == Fit::Exact));
         self.last = read;
-        // The reader may have overtaken what was asked for.
+        // The reader may have overtaken the requests.
         self.ahead = match self.pattern {
             Pattern::Forward => self.ahead.max(read.end()),
             Pattern::Backward => self.ahead.min(read.lba),
@@ -137,7 +139,7 @@ impl Stream {
         };
     }
 
-    /// What to ask for next, if the window has room for it. `most` is the largest window.
+    /// The next range to ask for, if the window has room for it. `most` is the largest window.
     fn next(&self, most: u64, sectors: u64) -> Option<Range> {
         if !self.is_sure() {
             return None;
@@ -186,7 +188,7 @@ pub(super) struct Detector {
 }
 
 impl Detector {
-    /// Takes a read; gives the stream that it belongs to.
+    /// Takes a read. Returns its stream.
     pub(super) fn read(&mut self, now: Time, read: Range) -> Option<usize> {
         let exact = |stream: &Stream| stream.fit(read) == Some(Fit::Exact);
         if let Some(at) = self.streams.iter().position(exact) {
@@ -242,19 +244,20 @@ impl Detector {
         None
     }
 
-    /// What to ask for next for a stream that may be `most` bytes ahead, in a volume of `sectors`.
+    /// The next range to ask for in a stream that may be `most` bytes ahead, in a volume of
+    /// `sectors`.
     pub(super) fn next(&self, stream: usize, most: u64, sectors: u64) -> Option<Range> {
         self.streams.get(stream)?.next(most, sectors)
     }
 
-    /// That was asked for.
+    /// Notes a request for that range.
     pub(super) fn asked(&mut self, stream: usize, range: Range) {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.asked(range);
         }
     }
 
-    /// Streams that are read ahead of now.
+    /// Number of streams with a read-ahead now.
     pub(super) fn active(&self, now: Time) -> u64 {
         let active = |stream: &&Stream| stream.is_sure() && now.since(stream.at) <= SILENT;
         self.streams.iter().filter(active).count() as u64

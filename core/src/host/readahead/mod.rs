@@ -1,13 +1,13 @@
-//! Reading ahead: what clients will want next, asked for before they do.
+//! Read-ahead: asks the store for data before clients do.
 //!
-//! Three things ask: streams that the detector sees ([`detect`]), hints of clients, and a trace
-//! that is replayed ([`trace`]). What comes is kept in one bounded buffer ([`buffer`]); what is
-//! under way is known, so that a read that meets it waits for it instead of asking again.
+//! Requests have three sources: streams that the detector sees ([`detect`]), hints of clients, and
+//! the replay of a trace ([`trace`]). The data goes into one bounded buffer ([`buffer`]). A
+//! client's read of a range that is under way waits for it and does not ask again.
 //!
-//! Promises: what is kept and what is under way together stay below the limit. Neither is ever
-//! older than a write that came before the read that gets it: the volume calls
-//! [`ReadAhead::forget`] for every range written. What streams may waste is bounded by what clients
-//! read ([`tally`]). It must not know where data comes from, nor what the journal has.
+//! Promises: the buffer and the requests under way together stay below the limit. A read never gets
+//! data that is older than a write before the read: the volume calls [`ReadAhead::forget`] for
+//! every range written. The bytes that clients read bound the waste of streams ([`tally`]). It must
+//! not know where data comes from, nor the content of the journal.
 
 mod buffer;
 mod detect;
@@ -34,22 +34,21 @@ use std::time::Duration;
 use tally::Tally;
 use trace::{Recorder, Replay};
 
-/// Least window of a volume: enough for a line that has not been measured yet.
+/// Least window of a volume: enough for a line without a measurement.
 const MIN_PATH_BYTES: u64 = 256 << 10;
-/// A read waits for what is under way if that is due, or overdue, by less than so many round trips
-/// ...
+/// If a range under way is due or overdue by less than so many round trips ...
 const PATIENCE_TRIPS: u32 = 4;
-/// ... and this.
+/// ... and by less than this, a read waits for it.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// When something was asked of the store.
+/// The time of a request to the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentAt {
     at: Time,
     delivered: u64,
 }
 
-/// What the way to the store carries, measured by what is asked of it.
+/// The capacity of the way to the store, measured by its requests.
 #[derive(Debug, Default)]
 struct StorePath {
     delivered: u64,
@@ -65,7 +64,7 @@ impl StorePath {
     fn arrived(&mut self, now: Time, sent: SentAt, bytes: u64) {
         self.delivered += bytes;
         let trip = u64::try_from(now.since(sent.at).as_nanos()).unwrap_or(u64::MAX).max(1);
-        // The least trip is the greatest distance from the longest one possible.
+        // Keep the distance from the longest possible trip: its peak is the least trip.
         self.trip.add(now, u64::MAX - trip);
         let bytes = u128::from(self.delivered - sent.delivered) * 1_000_000_000;
         self.rate.add(now, u64::try_from(bytes / u128::from(trip)).unwrap_or(u64::MAX));
@@ -81,8 +80,8 @@ impl StorePath {
         (self.rate() > 0).then(|| Duration::from_nanos(trip))
     }
 
-    /// Twice what the way holds: a window's worth arrives while the next one is asked for, and a
-    /// rate that the window kept low doubles.
+    /// Twice the capacity of the way: while a window's worth arrives, the requests for the next one
+    /// go out. If the window has kept the rate low, the rate doubles.
     fn window(&self) -> u64 {
         let trip = self.trip().unwrap_or_default().as_nanos();
         let bytes = u128::from(self.rate()).saturating_mul(2 * trip) / 1_000_000_000;
@@ -94,28 +93,28 @@ impl StorePath {
 struct AheadRequest {
     range: Range,
     why: AheadReason,
-    /// When it should be here.
+    /// Expected time of arrival.
     due: Time,
     waiters: Vec<PendingPart>,
 }
 
-/// What a part of a read finds.
+/// The state of a part of a read.
 #[derive(Debug)]
 pub(crate) enum AheadFound {
     Here(ReadPiece),
-    /// Under this number it is under way.
+    /// It is under way under this number.
     Coming(RequestId),
     Absent,
 }
 
-/// How reading ahead is doing.
+/// The state of read-ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadAheadStatus {
-    /// Bytes kept, used ones included.
+    /// Bytes in the buffer, used ones included.
     pub buffered_bytes: u64,
     /// Bytes under way.
     pub in_flight_bytes: u64,
-    /// Most bytes that the streams together are ahead, by bandwidth and delay.
+    /// Most bytes that the streams together may be ahead, by bandwidth and delay.
     pub window_bytes: u64,
     /// Least round trip of a read lately, if there was one.
     pub trip: Option<Duration>,
@@ -129,9 +128,9 @@ pub struct ReadAheadStatus {
     pub detected: Totals,
     /// For traces.
     pub traces: Totals,
-    /// Whether reads are being recorded.
+    /// Whether a recording of a trace is under way.
     pub recording: bool,
-    /// Bytes of the trace being replayed that were asked for, and all that it has.
+    /// For a replay, the bytes of the trace asked for so far, and all of its bytes.
     pub replay: Option<(u64, u64)>,
 }
 
@@ -140,7 +139,7 @@ pub(crate) struct ReadAhead {
     max: u64,
     buffer: Buffer,
     flights: BTreeMap<RequestId, AheadRequest>,
-    /// What is under way and not overwritten since.
+    /// Ranges under way that no client has overwritten since.
     coming: ExtentMap<Uniform<RequestId>>,
     in_flight: u64,
     detector: Detector,
@@ -188,7 +187,7 @@ impl ReadAhead {
 
     // --- the limit ---
 
-    /// How much may be asked for, in bytes a second.
+    /// Sets the limit of the rate, in bytes a second.
     pub(crate) fn set_limit(&mut self, now: Time, rate: Option<u64>) {
         self.limit.set(now, rate);
     }
@@ -203,14 +202,14 @@ impl ReadAhead {
         self.limit.wait(now)
     }
 
-    /// So much is asked for by somebody else, within the limit.
+    /// Counts bytes of another machine's request toward the limit.
     pub(crate) fn take_of_limit(&mut self, now: Time, bytes: u64) {
         self.limit.take(now, bytes);
     }
 
     // --- reads ---
 
-    /// `range` in order and without gaps. What is here counts as used.
+    /// `range` in order and without gaps. Content from the buffer counts as used.
     pub(crate) fn read(&mut self, now: Time, range: Range) -> Vec<(Range, AheadFound)> {
         let parts = self.buffer.read(range, &mut self.tally);
         let mut found = Vec::with_capacity(parts.len());
@@ -231,7 +230,7 @@ impl ReadAhead {
         found
     }
 
-    /// Whether it is better to wait for what is under way than to ask again ahead of it.
+    /// Whether it is better to wait for a request under way than to ask again ahead of it.
     fn is_soon(&self, now: Time, request: RequestId) -> bool {
         let Some(flight) = self.flights.get(&request) else { return false };
         let Some(trip) = self.path.trip() else { return true };
@@ -239,14 +238,14 @@ impl ReadAhead {
         flight.due <= now.after(patience) && now <= flight.due.after(patience)
     }
 
-    /// A part of a read waits for what is under way.
+    /// A part of a read waits for a request under way.
     pub(crate) fn wait(&mut self, request: RequestId, waiter: PendingPart) {
         if let Some(flight) = self.flights.get_mut(&request) {
             flight.waiters.push(waiter);
         }
     }
 
-    /// A client has read; gives the stream that it belongs to, and whether a replay ends with it.
+    /// A client has read. Returns its stream, and whether a replay ends with this read.
     pub(crate) fn observe(&mut self, now: Time, range: Range) -> (Option<usize>, bool) {
         self.tally.read(range.bytes());
         if let Some(recorder) = &mut self.recorder {
@@ -262,32 +261,32 @@ impl ReadAhead {
         (self.detector.read(now, range), lost)
     }
 
-    // --- what to ask for ---
+    // --- requests ---
 
-    /// What streams and a trace may each have of the buffer: the rest is for hints and for what is
-    /// used.
+    /// The share of the buffer that streams and a trace may each have. The rest is for hints and
+    /// for used data.
     fn share(&self) -> u64 {
         let share = self.max / 4 * 3;
         if self.replay.is_some() { share / 2 } else { share }
     }
 
-    /// What to ask for next for a stream in a volume of `sectors`.
+    /// The next range to ask for in a stream, in a volume of `sectors`.
     pub(crate) fn next_of_stream(&self, now: Time, stream: usize, sectors: u64) -> Option<Range> {
         let share = self.share() / self.detector.active(now).max(1);
         self.detector.next(stream, self.path.window().min(share), sectors)
     }
 
-    /// That was asked for, as far as it was not here.
+    /// Notes a request for a stream, without the parts that are here.
     pub(crate) fn asked_for_stream(&mut self, stream: usize, range: Range) {
         self.detector.asked(stream, range);
     }
 
-    /// Whether a trace is being replayed.
+    /// Whether a replay of a trace is under way.
     pub(crate) fn is_replaying(&self) -> bool {
         self.replay.is_some()
     }
 
-    /// What to ask for next for a trace; `None` at its end.
+    /// The next range of a trace to ask for; `None` at its end.
     pub(crate) fn next_of_trace(&mut self, sectors: u64) -> Option<Range> {
         self.replay.as_mut()?.next(sectors)
     }
@@ -299,7 +298,7 @@ impl ReadAhead {
             && self.limit.wait(now).is_none()
     }
 
-    /// That was asked for, as far as it was not here.
+    /// Notes a request for a trace, without the parts that are here.
     pub(crate) fn asked_for_trace(&mut self, range: Range) {
         if let Some(replay) = &mut self.replay {
             replay.asked(range);
@@ -314,7 +313,7 @@ impl ReadAhead {
         absent.collect()
     }
 
-    /// Whether so much may be asked for.
+    /// Whether a request for so many bytes may go out.
     pub(crate) fn may_ask(&self, now: Time, bytes: u64, why: AheadReason) -> bool {
         let backed = why != AheadReason::Stream || self.tally.backs_stream(bytes);
         backed
@@ -322,7 +321,7 @@ impl ReadAhead {
             && self.limit.wait(now).is_none()
     }
 
-    /// `range` is asked for under this number.
+    /// Notes a request for `range` under this number.
     pub(crate) fn asked(&mut self, now: Time, request: RequestId, range: Range, why: AheadReason) {
         let bytes = range.bytes().max(ENTRY_CHARGE);
         self.in_flight += bytes;
@@ -330,7 +329,8 @@ impl ReadAhead {
         self.limit.take(now, range.bytes());
         self.tally.issue(why, range.bytes());
         self.coming.insert(range, Uniform(request));
-        // A rate that was never tried is underestimated: what is within the window flows.
+        // The measured rate of an idle line is too low. So count only the bytes beyond the window
+        // as a queue.
         let queue = self.in_flight.saturating_sub(self.path.window());
         let queue = u128::from(queue) * 1_000_000_000;
         let queue = queue.checked_div(u128::from(self.path.rate())).unwrap_or(0);
@@ -345,25 +345,25 @@ impl ReadAhead {
         {}
     }
 
-    // --- what comes of it ---
+    // --- answers ---
 
-    /// Something is asked of the store now.
+    /// A request goes to the store now.
     pub(crate) fn sent(&self, now: Time) -> SentAt {
         self.path.sent(now)
     }
 
-    /// What keeps the way to the store full.
+    /// Bytes under way that keep the way to the store full.
     pub(crate) fn window(&self) -> u64 {
         self.path.window()
     }
 
-    /// It has come.
+    /// The answer to a request has come.
     pub(crate) fn measure(&mut self, now: Time, sent: SentAt, bytes: u64) {
         self.path.arrived(now, sent, bytes);
     }
 
-    /// The store has answered. Keeps what is not overwritten, if the answer is good, and gives who
-    /// waits for it.
+    /// Takes the store's answer. If the answer is good, keeps the parts that no client has
+    /// overwritten. Returns the reads that wait for it.
     pub(crate) fn arrived(
         &mut self,
         request: RequestId,
@@ -381,11 +381,11 @@ impl ReadAhead {
         self.coming.remove_if(range, |coming| coming.0 == request);
         let kept: u64 =
             if pieces.is_some() { good.iter().map(|part| part.bytes()).sum() } else { 0 };
-        // Those who wait have it whatever was written since, so to them it was of use.
+        // Waiting reads get the data whatever clients wrote since. So it was of use to them.
         self.tally.waste(why, range.bytes() - kept);
         for (run, data) in pieces.map(|pieces| join(range, pieces)).unwrap_or_default() {
             for part in good.iter().filter_map(|part| part.intersect(run)) {
-                // A part is copied once more, so that it does not keep all of it alive.
+                // Copy a part once more, so that it does not keep all of the answer alive.
                 let data = data.as_ref().filter(|_| part != run).map_or(data.clone(), |data| {
                     let start = ((part.lba - run.lba) * SECTOR_BYTES) as usize;
                     Some(Bytes::copy_from_slice(&data[start..start + part.bytes() as usize]))
@@ -402,7 +402,8 @@ impl ReadAhead {
         waiters
     }
 
-    /// The connection is lost, and with it what is under way; gives who waits for it.
+    /// The connection is lost, and all requests under way with it. Returns the reads that wait for
+    /// them.
     pub(crate) fn link_lost(&mut self) -> Vec<PendingPart> {
         self.coming.clear();
         self.in_flight = 0;
@@ -414,7 +415,7 @@ impl ReadAhead {
         waiters
     }
 
-    /// `range` is written: what is here or under way of it is old news.
+    /// A client writes `range`: its data, here or under way, is old.
     pub(crate) fn forget(&mut self, range: Range) {
         self.buffer.forget(range, &mut self.tally);
         if !self.coming.is_empty() {
@@ -424,14 +425,14 @@ impl ReadAhead {
 
     // --- traces ---
 
-    /// Records from now on; false if that is being done already.
+    /// Begins to record. False if a recording is under way.
     pub(crate) fn record(&mut self) -> bool {
         let free = self.recorder.is_none();
         self.recorder.get_or_insert_default();
         free
     }
 
-    /// What was recorded, if anything was.
+    /// Ends the recording. Returns its trace, if there was one.
     pub(crate) fn stop_recording(&mut self) -> Option<Trace> {
         Some(self.recorder.take()?.finish())
     }
@@ -452,8 +453,8 @@ impl ReadAhead {
     }
 }
 
-/// Pieces as few runs, so that a long answer in small pieces is few entries: data that lies
-/// together becomes one copy, which is no larger than it has to be and keeps nothing else alive.
+/// Joins pieces to few runs, so that a long answer in small pieces makes few entries. Neighboring
+/// data becomes one copy. The copy is no larger than necessary and keeps nothing else alive.
 fn join(range: Range, pieces: &[ReadPiece]) -> Vec<(Range, Option<Bytes>)> {
     let is_data = |piece: &ReadPiece| matches!(piece, ReadPiece::Data(_));
     let mut at = range.lba;

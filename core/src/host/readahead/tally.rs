@@ -1,18 +1,18 @@
-//! Totals of reading ahead, and how much of it may be in vain.
+//! Totals of read-ahead, and the limit of its waste.
 //!
-//! Promises: what streams waste is at most [`START_BYTES`] plus 5/64 of the bytes that clients
-//! read, whatever they read. Each byte that is read ahead for a stream is backed by the account
-//! until it is used.
+//! Promises: streams waste at most [`START_BYTES`] plus 5/64 of the bytes that clients read,
+//! whatever clients read. The account backs each byte of a stream's read-ahead until a client uses
+//! it.
 
-/// What streams may waste before anything was read.
+/// Bytes that streams may waste before the first read of a client.
 pub(super) const START_BYTES: u64 = 2 << 20;
-/// Of the bytes that clients read, how many streams may waste: 5/64 is 7.8 %.
+/// The share of the bytes that clients read which streams may waste: 5/64 is 7.8 %.
 pub(super) const EARN: (u64, u64) = (5, 64);
 
-/// Who wants something read ahead.
+/// The source of a read-ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AheadReason {
-    /// A client said so.
+    /// A hint of a client.
     Hint,
     /// The detector.
     Stream,
@@ -20,7 +20,7 @@ pub(crate) enum AheadReason {
     Trace,
 }
 
-/// Bytes read ahead by who wanted them, and what became of them.
+/// Bytes of read-ahead by source, and their fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Asked for.
@@ -32,14 +32,14 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Neither used nor wasted yet.
+    /// Bytes that are neither used nor wasted yet.
     fn open(&self) -> u64 {
         self.issued.saturating_sub(self.used + self.wasted)
     }
 }
 
-/// What streams may waste: begins with [`START_BYTES`], earns with every byte that clients read,
-/// and pays for what is wasted.
+/// The bytes that streams may waste. The account begins with [`START_BYTES`], earns with every byte
+/// that clients read, and pays for waste.
 #[derive(Debug)]
 struct Account {
     balance: u64,
@@ -56,7 +56,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Nothing so far, of a volume for which at most `most` bytes are read ahead.
+    /// No bytes so far, of a volume that reads at most `most` bytes ahead.
     pub(super) fn new(most: u64) -> Tally {
         let (hints, streams, traces) = Default::default();
         let account = Account { balance: START_BYTES.min(most / 2), most };
@@ -68,18 +68,18 @@ impl Tally {
         (self.hints, self.streams, self.traces)
     }
 
-    /// Whether streams may have so much more under way, or unread.
+    /// Whether streams may have so many more bytes under way, or unread.
     pub(super) fn backs_stream(&self, bytes: u64) -> bool {
         self.streams.open() + bytes <= self.account.balance
     }
 
-    /// Streams may waste everything.
+    /// Lets streams waste any number of bytes.
     #[cfg(test)]
     pub(super) fn back_everything(&mut self) {
         self.account = Account { balance: u64::MAX, most: u64::MAX };
     }
 
-    /// So much is asked for.
+    /// Counts a request.
     pub(super) fn issue(&mut self, why: AheadReason, bytes: u64) {
         self.of(why).issued += bytes;
     }
@@ -92,12 +92,12 @@ impl Tally {
         }
     }
 
-    /// A client has read what was read ahead.
+    /// Counts read-ahead that a client has read.
     pub(super) fn add_use(&mut self, why: AheadReason, bytes: u64) {
         self.of(why).used += bytes;
     }
 
-    /// What was read ahead, or asked for, is of no use.
+    /// Counts read-ahead that is of no use.
     pub(super) fn waste(&mut self, why: AheadReason, bytes: u64) {
         self.of(why).wasted += bytes;
         if why == AheadReason::Stream {
@@ -106,7 +106,7 @@ impl Tally {
         }
     }
 
-    /// A client has read so much.
+    /// Counts bytes that a client has read.
     pub(super) fn read(&mut self, bytes: u64) {
         let Account { balance, most } = &mut self.account;
         *balance = balance.saturating_add(bytes.saturating_mul(EARN.0) / EARN.1).min(*most);

@@ -1,5 +1,5 @@
-//! Reading ahead over a line of given bandwidth and delay: what is gained on patterns, and that
-//! what is wasted stays within its bound whatever is read.
+//! Read-ahead over a line of given bandwidth and delay. The tests measure the gain on patterns.
+//! They also check that the waste stays within its bound for any reads.
 
 use super::tally::{EARN, START_BYTES};
 use super::*;
@@ -40,7 +40,7 @@ struct Rig {
     trip: Duration,
     rate: u64,
     sectors: u64,
-    /// When the line has carried all that was asked for.
+    /// The time when the line has carried all requests.
     free: Time,
     under_way: std::collections::VecDeque<(RequestId, SentAt, Range, Time)>,
     requests: RequestId,
@@ -140,7 +140,7 @@ impl Rig {
         self.ahead.status(self.now).detected
     }
 
-    /// All that was read ahead and not used, at the end of everything.
+    /// All unused read-ahead, at the end of everything.
     fn wasted(&self) -> u64 {
         let totals = self.totals();
         totals.issued - totals.used
@@ -184,7 +184,7 @@ fn strides_and_many_streams_are_followed() {
     let rate = rate_of(&mut rig, &strided);
     // One at a time: 0.5 MB/s; 64 steps a round trip: 32 MB/s.
     assert!(rate > 10e6, "{rate}");
-    // Sixteen of them, some backward, and random reads between.
+    // Sixteen streams, some backward, and random reads between.
     let mut rig = Rig::new(16, 1000, SECTORS);
     let mut rng = Rng(7);
     let mut random = 0;
@@ -283,7 +283,7 @@ proptest! {
     }
 }
 
-/// The property above means something: without the account it does not hold.
+/// Without the account the property above does not hold, so it means something.
 #[test]
 fn without_the_account_more_would_be_wasted() {
     let wasted = |account: bool| {
@@ -312,7 +312,8 @@ fn random_reads_make_nothing_be_read_ahead() {
 
 #[test]
 fn what_is_far_behind_on_the_line_is_asked_for_again() {
-    // A hint queues 16 MiB, 6 s of the line; a read at its end does not wait for all of that.
+    // A hint queues 16 MiB, which takes 6 s of the line. A read at its end does not wait for all of
+    // that.
     let mut rig = Rig::new(16, 20, SECTORS);
     sequence(0, 200).iter().for_each(|range| rig.read(*range));
     for n in 0..16 {

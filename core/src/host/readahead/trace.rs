@@ -1,7 +1,8 @@
-//! The reads of a boot or of an application's start: recorded once, read ahead the next time.
+//! The reads of a boot or of an application's start: a host records them once, and reads them ahead
+//! the next time.
 //!
 //! Promises: a recording and its encoding ([`crate::ranges`]) are bounded. Nothing here touches
-//! data: a trace says only which sectors were read, in which order.
+//! data: a trace holds only the sectors of reads, in their order.
 
 use crate::block::{Range, SECTOR_BYTES};
 use crate::extent::{ExtentMap, RangeSet, Uniform};
@@ -13,11 +14,11 @@ pub const MAX_TRACE_RANGES: usize = ranges::MAX_RANGES;
 pub const MAX_TRACE_BYTES: usize = ranges::MAX_ENCODED_BYTES;
 
 const MAGIC: [u8; 8] = *b"LHTRACE1";
-/// How many ranges back a read may continue one: that many streams may be interleaved.
+/// How many ranges back a read may continue one. So that many streams may be interleaved.
 const REACH: usize = 16;
-/// Sectors asked for at once (256 KiB).
+/// Sectors of one request (256 KiB).
 const PIECE: u64 = 512;
-/// Of the last 64 reads, how many have to be of the trace.
+/// How many of the last 64 reads have to be of the trace.
 const FAITHFUL: u32 = 16;
 
 /// Ranges in the order of their first use.
@@ -45,16 +46,16 @@ impl Trace {
         ranges::encode(MAGIC, self.ranges.iter())
     }
 
-    /// Takes an encoding apart.
+    /// Decodes an encoding.
     ///
     /// # Errors
-    /// If it is none, of a later version, or damaged.
+    /// If the bytes are not an encoding, are of a later version, or are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Trace, RangesError> {
         Ok(Trace { ranges: ranges::decode(MAGIC, bytes)? })
     }
 }
 
-/// Reads being recorded.
+/// A recording of reads.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     ranges: Vec<Range>,
@@ -62,7 +63,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// A client reads. Once the trace is full nothing is added.
+    /// A client reads. A full trace takes no more ranges.
     pub(super) fn read(&mut self, range: Range) {
         let fresh: Vec<Range> = self
             .seen
@@ -98,14 +99,14 @@ impl Recorder {
     }
 }
 
-/// A trace being read ahead.
+/// A trace under replay.
 #[derive(Debug)]
 pub(super) struct Replay {
     ranges: Vec<Range>,
-    /// The next range, and how much of it has been looked at.
+    /// The next range, and how much of it the replay has passed.
     next: usize,
     done: u64,
-    /// Everything in the trace, and whether it is still worth asking for.
+    /// All ranges of the trace, and whether each is still worth a request.
     map: ExtentMap<Uniform<bool>>,
     /// Whether the last 64 reads were of the trace, a bit for each.
     followed: u64,
@@ -130,12 +131,12 @@ impl Replay {
         }
     }
 
-    /// A client reads; false once it goes another way than when the trace was recorded.
+    /// A client reads. False once it reads something else than during the recording.
     pub(super) fn read(&mut self, range: Range) -> bool {
         let parts: Vec<(Range, Uniform<bool>)> = self.map.overlapping(range).collect();
         self.followed = (self.followed << 1) | u64::from(!parts.is_empty());
         for (part, ahead) in parts {
-            // A map that is full already is only less exact.
+            // A full map is only less exact.
             if ahead.0 && self.map.len() < 2 * MAX_TRACE_RANGES {
                 self.map.insert(part, Uniform(false));
             }
@@ -143,7 +144,7 @@ impl Replay {
         self.followed.count_ones() >= FAITHFUL
     }
 
-    /// What to ask for next, in a volume of `sectors`; `None` at the end.
+    /// The next range to ask for, in a volume of `sectors`; `None` at the end.
     pub(super) fn next(&mut self, sectors: u64) -> Option<Range> {
         loop {
             let range = *self.ranges.get(self.next)?;
@@ -162,7 +163,7 @@ impl Replay {
         }
     }
 
-    /// That was asked for.
+    /// Notes a request for that range.
     pub(super) fn asked(&mut self, range: Range) {
         if let Some(whole) = self.ranges.get(self.next) {
             self.done = range.end() - whole.lba;
@@ -199,7 +200,7 @@ mod tests {
             let encoded = trace.encode();
             prop_assert!(encoded.len() <= MAX_TRACE_BYTES);
             prop_assert_eq!(Trace::decode(&encoded), Ok(trace.clone()));
-            // A replay without a reader asks for all of it, in order.
+            // A replay without a reader asks for all of the trace, in order.
             let mut replay = Replay::new(&trace);
             let mut asked = RangeSet::new();
             while let Some(range) = replay.next(1 << 20) {

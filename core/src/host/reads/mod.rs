@@ -1,10 +1,10 @@
 //! Reads of clients, and the sources that their parts wait for.
 //!
-//! A read is cut into slots, in the order of its range. A [plan](plan) finds the slots that have
-//! their content at once. The others wait for a source: the [journal's
-//! files](super::journal_reads), the cache, what is being read ahead, the store, or a commit.
+//! A read has slots, in the order of its range. A [plan](plan) finds the slots that have their
+//! content at once. The others wait for a source: the [journal's files](super::journal_reads), the
+//! cache, a read-ahead, the store, or a commit.
 //!
-//! Promises: each read is answered once, after all of its slots; the first error is the answer. It
+//! Promises: each read gets one answer, after all of its slots; the first error is the answer. It
 //! must not know where content comes from.
 
 mod plan;
@@ -24,12 +24,12 @@ pub(super) enum ReadSlot {
     Many(Vec<ReadPiece>),
 }
 
-/// Whose a read is.
+/// The receiver of a read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReadTarget {
     /// A client's request.
     Client(u64),
-    /// A part of another read, which has to be read anew.
+    /// A part of another read, which needs a new read.
     Slot { read: u64, slot: usize },
 }
 
@@ -47,8 +47,7 @@ pub(super) struct Reads {
     reads: BTreeMap<u64, PendingRead>,
     /// The number of the next read.
     next: u64,
-    /// Parts that are staged, by the number that has to be committed, and in the order of their
-    /// coming.
+    /// Staged parts, by the number that the store has to commit, and in the order of their arrival.
     uncommitted: BTreeMap<Seq, Vec<PendingPart>>,
 }
 
@@ -62,8 +61,8 @@ impl Reads {
         read
     }
 
-    /// A read begins with these slots. It is answered at once if none of them is pending; false if
-    /// so.
+    /// Begins a read with these slots. If none of them is pending, answers at once and returns
+    /// false.
     pub(super) fn insert(
         &mut self,
         read: u64,
@@ -80,12 +79,12 @@ impl Reads {
         true
     }
 
-    /// A part is the store's to give, once this number is committed.
+    /// Only the store can give a part, after it has committed this number.
     pub(super) fn wait_for_commit(&mut self, seq: Seq, part: PendingPart) {
         self.uncommitted.entry(seq).or_default().push(part);
     }
 
-    /// The parts for which the store can be asked by now.
+    /// Takes the parts that the store can give by now.
     pub(super) fn take_committed(&mut self, committed: Seq) -> Vec<PendingPart> {
         let mut parts = Vec::new();
         while let Some(first) = self.uncommitted.first_entry()
@@ -135,7 +134,7 @@ impl Reads {
         }
     }
 
-    /// Gives up on everything; returns the requests that have to be told.
+    /// Gives up on everything. Returns the requests that need an answer.
     pub(super) fn give_up(&mut self) -> Vec<u64> {
         self.uncommitted.clear();
         let client = |read: PendingRead| match read.target {
@@ -147,7 +146,7 @@ impl Reads {
 
     // --- outputs ---
 
-    /// Whether the read has not been answered.
+    /// Whether the read has no answer yet.
     pub(super) fn waits(&self, read: u64) -> bool {
         self.reads.contains_key(&read)
     }

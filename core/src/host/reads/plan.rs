@@ -1,4 +1,4 @@
-//! The plan of a read: the parts that are here, and the sources of the others.
+//! The plan of a read: the parts that are available, and the sources of the others.
 
 use super::ReadSlot;
 use crate::block::{Range, ReadPiece, SECTOR_BYTES, Seq};
@@ -12,24 +12,24 @@ use crate::host::status::Counters;
 use crate::record::{self, Kind};
 use crate::wire::link::{MAX_READ_SECTORS, RequestId};
 
-/// The slots of a read, and what has to be asked of whom to fill those that are pending.
+/// The slots of a read, and the requests that fill the pending ones.
 #[derive(Debug, Default)]
 pub(in crate::host) struct ReadPlan {
     read: u64,
     pub(in crate::host) slots: Vec<ReadSlot>,
     /// In the journal's files.
     pub(in crate::host) on_disk: Vec<JournalPart>,
-    /// In memory, to be verified or unpacked.
+    /// In memory, to verify or unpack.
     pub(in crate::host) in_memory: Vec<JournalPart>,
     /// In the cache, at these bytes of its file.
     pub(in crate::host) cached: Vec<(Reader, Range, u64)>,
     /// At the store.
     pub(in crate::host) absent: Vec<PendingPart>,
-    /// At the store, once these numbers are committed.
+    /// At the store, after the commit of these numbers.
     pub(in crate::host) uncommitted: Vec<(Seq, PendingPart)>,
-    /// Being read ahead.
+    /// On its way as a read-ahead.
     pub(in crate::host) coming: Vec<(RequestId, PendingPart)>,
-    /// Content that had been read ahead and is of use now.
+    /// Content from the read-ahead that is of use now.
     pub(in crate::host) used: Vec<(Range, ReadPiece)>,
 }
 
@@ -49,7 +49,7 @@ impl ReadPlan {
         PendingPart { read: self.read, slot: self.wait(), range }
     }
 
-    /// The journal has the next part. Data in memory is taken as it is if it is `trusted`.
+    /// The journal has the next part. Takes data in memory as it is if it is `trusted`.
     pub(in crate::host) fn add_record(
         &mut self,
         (wanted, place): (Range, RecordPlace),
@@ -100,8 +100,8 @@ impl ReadPlan {
         }
     }
 
-    /// The next part is the store's to give, and has been read ahead or will be; false if not. With
-    /// `keeps` what is of use is kept for the cache.
+    /// The next part comes from the read-ahead, present or under way. False if it does not. With
+    /// `keeps`, notes useful content for the cache.
     pub(in crate::host) fn add_ahead(
         &mut self,
         part: Range,
@@ -127,7 +127,7 @@ impl ReadPlan {
         true
     }
 
-    /// The next part is the store's to give, and this is what the cache has of it.
+    /// The next part comes from the store. `found` is the state of it in the cache.
     pub(in crate::host) fn add_cached(
         &mut self,
         part: Range,

@@ -1,4 +1,4 @@
-//! Reading ahead and limits in the whole engine.
+//! Read-ahead and limits in the whole engine.
 
 use super::world::World;
 use crate::block::{Range, Request};
@@ -76,7 +76,7 @@ fn a_write_in_between_makes_a_read_ask_for_itself() {
     world.write(4, 8, false);
     let after = world.read(0, 16);
     world.poll();
-    // What is written is here; what is not is still good.
+    // The journal has the written sectors. The others are still good.
     assert_eq!(asked(&world, Lane::Read), []);
     world.settle();
     assert!(!world.is_outstanding(before) && !world.is_outstanding(after));
@@ -208,7 +208,7 @@ fn the_drain_keeps_to_its_limit() {
     let took = world.now.since(start);
     let sent = counters(&world).batch_bytes;
     assert!(sent > 300_000, "{sent}");
-    // All but the last batch are paid for.
+    // The limit covers all but the last batch.
     let least = Duration::from_secs_f64((sent - 200_000) as f64 / 100_000.0);
     assert!(took >= least, "{sent} bytes in {took:?}");
 }
@@ -226,7 +226,7 @@ fn what_somebody_waits_for_is_not_held_back() {
     }
     assert!(world.now.since(start) < Duration::from_secs(30), "{:?}", world.now.since(start));
     assert_eq!(world.outstanding(), 0);
-    // It is counted all the same: what nobody waits for comes later.
+    // It counts all the same: data that nobody waits for comes later.
     world.write(0, 8, false);
     let committed = world.store.committed;
     world.advance(Duration::from_secs(60));

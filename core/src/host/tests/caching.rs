@@ -1,4 +1,4 @@
-//! What was written and committed gets into the read cache, in bursts too.
+//! Committed writes get into the read cache, in bursts too.
 
 use super::world::{ONE_RECORD, SECTORS, VOLUME, World};
 use crate::block::{BLOCK_BYTES, SECTOR_BYTES};
@@ -8,7 +8,7 @@ use crate::pack::{Compression, DATA_KEY_BYTES, DataKey, Keys, Packing};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// The cache's file: what is under way, and what it holds.
+/// The cache's file: its operations under way, and its content.
 pub(super) struct File {
     pub(super) queue: VecDeque<DiskOperation>,
     pub(super) bytes: Vec<u8>,
@@ -40,7 +40,7 @@ impl File {
         }
     }
 
-    /// Carries out the first of what is under way; false if nothing is.
+    /// Carries out the first operation under way. False if there is none.
     pub(super) fn step(&mut self, world: &mut World) -> bool {
         self.poll(world);
         let Some(operation) = self.queue.pop_front() else { return false };
@@ -61,7 +61,7 @@ impl File {
     }
 }
 
-/// With so little on its way to the cache's file, a line fills it.
+/// The limit for the cache's file is so low that one line fills it.
 fn world(seed: u64) -> World {
     World::new(seed, Config { cache_writing_bytes: BLOCK_BYTES, ..World::small() })
 }
@@ -127,7 +127,7 @@ fn hits(world: &World) -> u64 {
     world.volume.status(world.now).cache.unwrap().counters.hit_bytes
 }
 
-/// Writes until nothing of what was written before is in the journal.
+/// Writes until the journal has nothing of the earlier writes.
 fn push_out(world: &mut World, file: &mut File) {
     for n in 0..60 {
         world.write(128 + n % 8 * 16, 16, false);
@@ -150,7 +150,7 @@ fn an_encrypted_volume_has_no_plain_text_in_its_cache_and_hits_are_the_newest_ve
     let plain = world.store.sector(3).to_vec();
     assert!(!file.bytes.windows(512).any(|window| window == plain));
 
-    // The file as it was, and a store that says that nothing was written since.
+    // The file has its old content, and the store says that nobody has written since.
     let old = file.bytes.clone();
     world.write(0, 8, false);
     world.write(10, 2, false);
@@ -167,7 +167,7 @@ fn an_encrypted_volume_has_no_plain_text_in_its_cache_and_hits_are_the_newest_ve
     world.read(0, LINE_SECTORS);
     settle(&mut world, &mut file);
     assert_eq!(world.errors, []);
-    // What was read has been compared with what was written last. The line has come in anew.
+    // The volume has compared the read with the last write. The line has come in anew.
     let before = hits(&world);
     world.read(0, LINE_SECTORS);
     settle(&mut world, &mut file);

@@ -1,4 +1,4 @@
-//! Copies within the store: watches, staging, and reads of what is staged and not committed.
+//! Copies within the store: watches, staging, and reads of uncommitted staged ranges.
 
 use super::world::World;
 use crate::block::{
@@ -24,7 +24,7 @@ fn staged() -> (World, StagedPiece) {
     (world, piece)
 }
 
-/// Everything but the store's answers to batches.
+/// Does everything but the store's answers to batches.
 fn all_but_commits(world: &mut World) {
     for _ in 0..100 {
         world.poll();
@@ -199,7 +199,7 @@ fn fencing_ends_what_waits() {
     assert_eq!(world.outstanding(), 0);
 }
 
-/// What breaks a watch, and what does not.
+/// The writes that break a watch.
 #[test]
 fn any_kind_of_write_breaks_a_watch() {
     type Write = fn(&mut World, StagedPiece) -> u64;

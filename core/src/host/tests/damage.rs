@@ -1,4 +1,4 @@
-//! Records that do not come back as they were written, from memory or from the journal's files.
+//! Records that do not come back as written, from memory or from the journal's files.
 
 use super::world::World;
 use crate::block::{BlockError, Range};
@@ -13,8 +13,8 @@ fn local(world: &mut World) {
     }
 }
 
-/// A world out of reach of its store with `writes` writes of 8 KiB, each in a frame of its own, one
-/// behind the other on disk.
+/// A world out of reach of its store, with `writes` writes of 8 KiB. Each has a frame of its own,
+/// and the frames lie one behind the other on disk.
 fn written(writes: u64, config: Config) -> World {
     let mut world = World::new(31, config);
     world.settle();
@@ -45,7 +45,7 @@ fn rot_in_memory(world: &mut World, lba: u64) {
     world.volume.log().rot(addr);
 }
 
-/// All that can be done is done.
+/// Does everything that is possible now.
 fn pump(world: &mut World) {
     for _ in 0..20 {
         local(world);
@@ -57,7 +57,7 @@ fn pump(world: &mut World) {
     local(world);
 }
 
-/// As [`pump`], and time passes.
+/// Like [`pump`], and time passes.
 fn pass(world: &mut World, time: Duration) {
     let end = world.now.after(time);
     while world.now < end {
@@ -67,7 +67,7 @@ fn pass(world: &mut World, time: Duration) {
     pump(world);
 }
 
-/// Whether shipping waited, for each piece of damage that was reported.
+/// Whether the drain waited, for each report of damage.
 fn damage(world: &World) -> Vec<bool> {
     let waits = |event: &Event| match event {
         Event::JournalDamaged { shipping_waits, .. } => Some(*shipping_waits),
@@ -90,8 +90,8 @@ fn is_lost(world: &mut World, lba: u64) -> bool {
     !world.errors.is_empty()
 }
 
-/// All the way: what is in memory goes to the store as it is, the store refuses it, the host looks
-/// at it, finds the damage, and ships what the disk has.
+/// All the way: data in memory goes to the store as it is, and the store refuses it. The host looks
+/// at it, finds the damage, and sends the data of the disk.
 #[test]
 fn a_record_that_rots_in_memory_is_refused_and_shipped_from_disk() {
     let mut world = written(5, World::small());
@@ -119,7 +119,7 @@ fn a_reader_that_finds_it_first_gets_what_the_disk_has() {
     world.check_settled();
 }
 
-/// The same with no other copy: the store gets what lies before it and nothing after it.
+/// The same without another copy: the store gets the writes before it and nothing after it.
 #[test]
 fn a_record_that_rots_in_memory_with_no_other_copy_is_lost_alone() {
     let mut world = World::new(31, World::small());
@@ -154,14 +154,14 @@ fn a_record_that_rots_on_disk_holds_up_what_follows_it_only() {
     pass(&mut world, Duration::from_secs(30));
     stuck_at(&mut world, 3);
     assert_eq!(refusals(&world), 0);
-    // It could be read after all.
+    // A later read succeeded after all.
     rot_on_disk(&mut world, victim);
     world.settle();
     world.check_settled();
 }
 
-/// The store has the writes before write number `committed + 1`, which is damaged and fills the 8
-/// KiB from sector 16 x `committed` on; for clients only these are lost; the operator is told.
+/// The store has the writes before number `committed + 1`. That write is damaged and fills the 8
+/// KiB from sector 16 x `committed` on. Clients lose only this write. The operator gets a report.
 fn stuck_at(world: &mut World, committed: u64) {
     assert_eq!(world.store.committed, committed);
     world.check_store();
@@ -189,7 +189,7 @@ fn stuck_at(world: &mut World, committed: u64) {
     assert_eq!(world.store.committed, committed);
 }
 
-/// What the store has too is never lost to a client because the journal is damaged.
+/// A client never loses data that the store has too because the journal is damaged.
 #[test]
 fn a_clean_record_that_rots_on_disk_is_read_from_the_store() {
     let mut world = written(5, Config { memory_bytes: 64 << 10, ..World::small() });

@@ -1,4 +1,4 @@
-//! What an acknowledgement and a flush are worth, and what happens when the disk fails or is full.
+//! The guarantees of an acknowledgment and of a flush, and failures of a full or broken disk.
 
 use super::world::{SECTORS, World};
 use crate::block::BlockError;
@@ -62,7 +62,7 @@ fn many_flushes_share_one_sync() {
     }
     finish_all(&mut world);
     assert_eq!(world.outstanding(), 0);
-    // One for the frame under way when the flushes came and what had gathered behind it.
+    // One sync for the frame under way when the flushes came, and for the writes behind it.
     assert_eq!(world.disk.syncs - before, 1);
     assert_eq!(world.volume.status(world.now).counters.flushes, 20);
 }
@@ -104,7 +104,7 @@ fn a_full_journal_makes_writes_wait_in_order() {
     let waiting: Vec<bool> = ids.iter().map(|id| world.is_outstanding(*id)).collect();
     assert!(waiting.contains(&true) && waiting.contains(&false));
     assert!(waiting.is_sorted(), "a later write went ahead of an earlier one");
-    // What was acknowledged can still be flushed and read.
+    // Flushes and reads of acknowledged writes still work.
     let flush = world.flush();
     let read = world.read(0, 16);
     finish_all(&mut world);
@@ -223,9 +223,9 @@ fn after_a_failure_the_volume_stops_if_told_so() {
         world.poll();
         let stopped = |id: u64| (id, BlockError::Stopped);
         let failed = [write, flush, read].map(stopped);
-        // The write had been acknowledged if it was the sync that failed.
+        // If the sync failed, the write had its acknowledgment already.
         assert_eq!(world.errors, failed[usize::from(sync)..]);
-        // What it has in memory still reaches the store.
+        // Its writes in memory still reach the store.
         world.settle();
         assert_eq!(world.store.committed, 1);
         world.check_store();
@@ -287,7 +287,7 @@ fn shutdown_drains_and_detaches() {
     assert_eq!(world.store.committed, 5);
 }
 
-/// What is in memory is what is read fast: buffers must not be twice as long as their frames.
+/// Memory makes reads fast: buffers must not be twice as long as their frames.
 #[test]
 fn buffers_follow_the_length_of_frames() {
     let mut world = alone(Config { memory_bytes: 512 << 10, ..World::small() });

@@ -1,5 +1,5 @@
-//! A store that lies about a keyed volume: with older blocks, with zeroes, with a volume that was
-//! rolled back.
+//! A store that lies about a keyed volume: with older blocks, with zeroes, or with a volume after a
+//! rollback.
 
 use super::store::Lie;
 use super::world::{SECTORS, SMALL, World};
@@ -22,7 +22,7 @@ pub fn config() -> Config {
     }
 }
 
-/// Writes until nothing of what was written before is in the journal.
+/// Writes until the journal has nothing of the earlier writes.
 fn push_out(world: &mut World) {
     for n in 0..60 {
         world.write(128 + n % 8 * 16, 16, false);
@@ -38,7 +38,7 @@ fn outdated(world: &World) -> Vec<Range> {
     world.events.iter().filter_map(range).collect()
 }
 
-/// A read of the range comes to nothing but an error.
+/// A read of the range must fail.
 fn expect_error(world: &mut World, range: Range) {
     let before = world.errors.len();
     world.read(range.lba, range.sectors);
@@ -103,8 +103,7 @@ fn what_was_discarded_stays_so() {
     expect_error(&mut world, Range::new(8, 8));
 }
 
-/// A store said of what was written that it is a hole: a copy made a hole of it, and reported
-/// success.
+/// If a store reports a hole in the place of written data, a copy must not make a hole of it.
 #[test]
 fn a_store_is_not_asked_what_there_is_to_copy() {
     let mut world = World::new(20, config());
@@ -124,7 +123,7 @@ fn a_store_is_not_asked_what_there_is_to_copy() {
     assert_eq!(world.errors, [(id, BlockError::Unsupported)]);
 }
 
-/// Sectors of a block have versions of their own once it was written in part.
+/// Sectors of a block have versions of their own after a write to a part of it.
 #[test]
 fn an_older_sector_is_an_error() {
     let mut world = World::new(4, config());
@@ -165,7 +164,7 @@ fn a_restart_does_not_make_it_forget() {
     }
 }
 
-/// The journal keeps what the table on disk does not have, however long nobody asks for room.
+/// The journal keeps all writes that the table on disk lacks, however long nobody asks for room.
 #[test]
 fn what_was_committed_just_before_a_power_cut_is_known_after_it() {
     let mut world = World::new(6, config());
@@ -205,7 +204,7 @@ fn a_store_that_was_rolled_back_is_refused() {
     assert_eq!(verdict, Verdict::Refuse(Rollback::Shorter { committed, known }));
 }
 
-/// What a store says of others' writes counts only if somebody with the keys says so, too.
+/// A store's list of others' writes counts only if a holder of the keys confirms it.
 #[test]
 fn changes_of_nobody_are_refused() {
     let mut world = World::new(8, config());
@@ -235,7 +234,7 @@ fn changes_of_nobody_are_refused() {
     assert!(matches!(judge(Some(newer), some()), Verdict::Refuse(Rollback::Shorter { .. })));
 }
 
-/// A host without a table believes what it sees first, and nothing else from then on.
+/// A host without a table believes the first version that it sees, and no other from then on.
 #[test]
 fn the_first_version_seen_is_the_only_one() {
     let mut first = World::new(9, config());
@@ -266,8 +265,8 @@ fn a_table_whose_disk_fails_holds_nobody_up() {
     assert!(world.volume.status(world.now).versions.unwrap().failed.is_some());
 }
 
-/// A table that has failed knows nothing of what the store can have, which is no reason not to
-/// believe the store.
+/// A failed table does not know which writes the store can have. That is no reason to disbelieve
+/// the store.
 #[test]
 fn the_link_may_be_lost_after_the_disk_of_a_table() {
     let mut world = World::new(12, config());
@@ -291,8 +290,8 @@ fn the_link_may_be_lost_after_the_disk_of_a_table() {
     world.check_settled();
 }
 
-/// What the journal holds for the table does not lie behind a frame of an epoch that others' writes
-/// came before.
+/// If others wrote before an epoch, frames that the journal holds for the table must not lie behind
+/// a frame of this epoch.
 #[test]
 fn the_writes_of_others_do_not_cut_a_journal_off() {
     for power in [false, true] {
@@ -331,8 +330,8 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    /// An honest store is never taken for another one, through crashes and power cuts, with a table
-    /// that does not fit into memory beside a journal that is short.
+    /// The host always accepts an honest store, through crashes and power cuts. The table does not
+    /// fit into memory, and the journal is short.
     #[test]
     fn an_honest_store_is_believed(
         seed in any::<u64>(),
@@ -359,8 +358,8 @@ proptest! {
         prop_assert_eq!(outdated(&world), Vec::<Range>::new());
     }
 
-    /// Whatever a store lies about, clients see the newest content or errors: `World::check` looks
-    /// at each answer.
+    /// Clients see the newest content or errors, however the store lies: `World::check` looks at
+    /// each answer.
     #[test]
     fn a_lying_store_is_not_believed(seed in any::<u64>(), lives in 1..6usize) {
         let mut world = World::new(seed, Config { readahead_bytes: 64 << 10, ..config() });

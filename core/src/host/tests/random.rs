@@ -1,5 +1,5 @@
-//! Random histories: whatever happens around the engine, reads are right, nothing is lost that was
-//! promised, and everything comes to rest.
+//! Random histories around the engine. Reads are right, no promised write gets lost, and everything
+//! comes to rest.
 
 use super::world::{Rng, SMALL, World};
 use crate::host::journal::Geometry;
@@ -24,7 +24,7 @@ fn config() -> impl Strategy<Value = Config> {
     ]
 }
 
-/// Data is compressed, encrypted, or both, in records of one block or a few.
+/// Data in compressed form, encrypted, or both, in records of one block or a few.
 fn packed() -> impl Strategy<Value = Config> {
     let compression =
         prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd(1)),];
@@ -48,7 +48,7 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    /// Any order of completions, any link: reads return what was acknowledged last, and in the end
+    /// Any order of completions, any link: reads return the last acknowledged content. In the end
     /// the store has everything.
     #[test]
     fn behaves_as_an_array(seed in any::<u64>(), config in config(), steps in 50..1500usize) {
@@ -71,8 +71,8 @@ proptest! {
         assert_eq!(world.disk.syncs, 0);
     }
 
-    /// The power goes again and again: flushed writes survive, what survives is a prefix, the
-    /// store is never ahead of the journal.
+    /// The power goes again and again. Flushed writes survive, the surviving writes are a prefix,
+    /// and the store is never ahead of the journal.
     #[test]
     fn survives_power_cuts(seed in any::<u64>(), config in config(), lives in 1..12usize) {
         let mut world = World::new(seed, config);
@@ -87,8 +87,8 @@ proptest! {
         world.check_settled();
     }
 
-    /// The disk fails at some point: everything acknowledged still reaches the store, and if the
-    /// host goes too before that, flushed writes are in the journal or at the store.
+    /// The disk fails at some point. Everything acknowledged still reaches the store. If the host
+    /// goes before that too, flushed writes are in the journal or at the store.
     #[test]
     fn survives_a_disk_failure(
         seed in any::<u64>(),

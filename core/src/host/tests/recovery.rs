@@ -1,4 +1,4 @@
-//! What recovery makes of journals that were torn, mixed up, cut or aged.
+//! Recovery of journals that are torn, mixed up, cut or old.
 
 use super::world::{JOURNAL, SECTORS, SMALL, VOLUME, World, recover, run};
 use crate::block::{Range, Request, VolumeId};
@@ -58,8 +58,8 @@ const GOLDEN_FRAME: &str = "4c484a4601000000887766554433221100000000000000000200
     080000000000000000100000000000000403020108070605460000000000000000000000000000000000\
     00000cafdc4e";
 
-/// A journal with `writes` frames of one write each, the store out of reach. The first `synced` of
-/// them are followed by a flush.
+/// A journal with `writes` frames of one write each, the store out of reach. A flush follows each
+/// of the first `synced` writes.
 fn journal(writes: u64, synced: u64) -> World {
     let mut world = World::new(1, World::small());
     world.settle();
@@ -173,8 +173,8 @@ fn a_stale_frame_of_an_earlier_run_does_not_pass() {
     world.settle();
     world.link_down();
     let last = world.last();
-    // The new run's frames (one empty, one with two writes) end exactly where the stale frame 5
-    // begins, which has the number and the seq that come next.
+    // The new run has one empty frame and one with two writes. They end exactly where the stale
+    // frame 5 begins, which has the next number and the next seq.
     world.write(0, 8, false);
     world.write(8, 8, true);
     world.poll();
@@ -237,7 +237,8 @@ fn later_frame(journal: u128) -> [u8; 128] {
     bytes
 }
 
-/// Data are whatever a client likes: the frames of its own journal of a later version, say.
+/// Clients choose their data, which may look like the frames of their own journal of a later
+/// version.
 #[test]
 fn data_that_look_like_a_later_version_do_not_stop_recovery() {
     for journal in [JOURNAL + 1, JOURNAL] {

@@ -1,5 +1,5 @@
-//! What is damaged at the store and whole in the read cache is written back, and never more than
-//! that.
+//! The volume writes back ranges that are damaged at the store and whole in the read cache, and
+//! nothing else.
 
 use super::caching::File;
 use super::world::{ONE_RECORD, SECTORS, VOLUME, World, payload};
@@ -7,7 +7,7 @@ use crate::block::{Range, SECTOR_BYTES, Seq};
 use crate::host::Event;
 use crate::wire::link::ToHost;
 
-/// A world whose store has all sectors, as has the cache; and what they hold.
+/// A world whose store and cache have all sectors, and the content of these.
 fn cached(seed: u64) -> (World, File, Vec<u8>) {
     let mut world = World::new(seed, World::small());
     let mut file = File::new(&mut world);
@@ -65,7 +65,7 @@ fn what_is_in_the_cache_is_written_back_piece_by_piece() {
     let (mut world, mut file, image) = cached(1);
     let range = Range::new(3, SECTORS - 10);
     lose(&mut world, range);
-    // The first piece is being read: none else before it is committed.
+    // A read of the first piece is under way. The next one begins after its commit.
     file.poll(&mut world);
     assert!(written(&world).is_empty());
     run(&mut world, &mut file);
@@ -102,7 +102,7 @@ fn what_a_client_writes_meanwhile_stays() {
             bytes(&mut image, range).copy_from_slice(&data);
         }
         run(&mut world, &mut file);
-        // The rest of that block was not whole in the cache any more.
+        // The cache did not have the rest of that block intact.
         for lost in [Range::new(0, 4), Range::new(6, 2)] {
             bytes(&mut image, lost).fill(0xee);
         }
@@ -173,7 +173,7 @@ fn nothing_is_written_back_where_that_could_be_in_the_way() {
     given_up(&world);
     run(&mut world, &mut file);
     given_up(&world);
-    // The volume is being let go of, also while the cache is being read.
+    // The volume is about to end, also during a read of the cache.
     let (mut world, mut file, _) = cached(6);
     lose(&mut world, range);
     file.poll(&mut world);
@@ -188,7 +188,7 @@ fn nothing_is_written_back_where_that_could_be_in_the_way() {
     }
     run(&mut world, &mut file);
     assert!(written(&world).is_empty() && repaired(&world).is_none());
-    // Without a link nothing begins; the list waits, which costs nobody anything.
+    // Without a link nothing begins. The list waits at no cost.
     world.link_down();
     lose(&mut world, range);
     while file.step(&mut world) {}

@@ -1,5 +1,5 @@
-//! What is under an older data key is encrypted anew while clients write, and nothing but that
-//! changes.
+//! The volume encrypts content under an older data key anew while clients write, and changes
+//! nothing else.
 
 use super::store::Lie;
 use super::world::{SECTORS, SMALL, VOLUME, World};
@@ -27,7 +27,7 @@ fn status(world: &World) -> RewriteStatus {
     world.volume.status(world.now).rewriting.unwrap()
 }
 
-/// The numbers of the keys of what has content at the store.
+/// The numbers of the keys of the content at the store.
 fn keys_of(world: &World, range: Range) -> Vec<u32> {
     let with_content = |lba: &u64| world.store.sector(*lba).iter().any(|b| *b != 0);
     let mut all: Vec<u32> = (range.lba..range.end())
@@ -76,7 +76,7 @@ fn everything_comes_under_the_newest_key() {
     };
     assert_eq!(status(&world), expected);
     assert!(world.events.contains(&Event::EncryptedAnew { key: 2, bytes, failed_bytes: 0 }));
-    // After a restart everything is looked at, and nothing is written.
+    // After a restart the volume looks at everything, and writes nothing.
     world.flush();
     world.settle();
     world.crash(false);
@@ -108,7 +108,7 @@ fn what_a_client_writes_after_a_piece_was_asked_for_stays() {
         }
         assert!(asked(&world), "pieces are asked for");
         while world.deliver(Lane::ReadAhead) {}
-        // The store has answered with what there was; none of that is here.
+        // The store has answered, and none of that content is here.
         for lba in (4..SECTORS / 2).step_by(32) {
             if discard {
                 world.discard(lba, 3);
@@ -124,8 +124,7 @@ fn what_a_client_writes_after_a_piece_was_asked_for_stays() {
     }
 }
 
-/// What the journal holds of writes under the older key gets to the store before anything is looked
-/// at.
+/// The journal's writes under the older key reach the store before the pass looks at anything.
 #[test]
 fn what_was_written_before_the_rotation_and_comes_later_is_not_passed_over() {
     let mut world = World::new(3, config());
@@ -139,7 +138,7 @@ fn what_was_written_before_the_rotation_and_comes_later_is_not_passed_over() {
     world.check_settled();
 }
 
-/// An older block is not written again as if it were the newest.
+/// The volume does not write an older block again as if it were the newest.
 #[test]
 fn what_a_store_gives_that_is_outdated_is_not_written() {
     let mut world = filled(4, config());
@@ -178,8 +177,8 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    /// Through writes of clients, lost links, crashes and power cuts nobody ever sees anything but
-    /// what was written last, and in the end all of it is under the newest key.
+    /// Clients see only the last written content, through their writes, lost links, crashes and
+    /// power cuts. In the end all of it is under the newest key.
     #[test]
     fn clients_see_nothing_of_it(
         seed in any::<u64>(),

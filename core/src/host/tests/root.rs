@@ -1,4 +1,5 @@
-//! Roots: what two hosts that know the same have in common, and what a host without a table learns.
+//! Roots: two hosts with the same knowledge have the same root, and a host without a table can
+//! learn it.
 
 use super::keyed::config;
 use super::store::Lie;
@@ -22,7 +23,7 @@ fn page(table: &TableDisk, file: u32, number: u64) -> Vec<u8> {
     file[from..file.len().min(from + PAGE_BYTES)].to_vec()
 }
 
-/// The root of a table that is at rest.
+/// The root of a table without pending work.
 fn root_of(table: &TableDisk, volume: VolumeId) -> Option<Root> {
     let head = Head::newest(volume, table.file(0)).unwrap().unwrap();
     let mut rooting = Rooting::new(&head)?;
@@ -44,7 +45,7 @@ fn run(learner: &mut Learner, disk: &mut TableDisk) {
     }
 }
 
-/// What another host makes of all that the store gives out, in reads of `step` sectors.
+/// The table that another host makes of the store's content, in reads of `step` sectors.
 fn learn(world: &mut World, key: [u8; 32], step: u64) -> Option<TableDisk> {
     let Attached { volume, epoch, .. } = world.store.attached();
     let head = Head::new(&world.store.attached(), HostId(77), true, key);
@@ -70,7 +71,7 @@ fn learn(world: &mut World, key: [u8; 32], step: u64) -> Option<TableDisk> {
     Some(disk)
 }
 
-/// Lets the volume go in order.
+/// Ends the volume in order.
 fn let_go(world: &mut World) -> Option<Root> {
     world.volume.handle_shutdown(world.now);
     world.settle();
@@ -116,7 +117,7 @@ fn a_table_that_does_not_know_all_has_no_root() {
     assert_eq!(let_go(&mut world), None);
 }
 
-/// What is in plain text is in no table.
+/// No table has content in plain text.
 #[test]
 fn nothing_is_learned_from_plain_text() {
     let mut world = World::new(3, World::small());
@@ -136,8 +137,8 @@ fn a_damaged_table_has_no_root() {
     assert_eq!(root_of(&world.table, world.table_head().volume), None);
 }
 
-/// However a host came to its table, and however another one reads the volume, they have the same root; and
-/// a store that holds something back has another one.
+/// Two hosts have the same root, however each came to its table or reads the volume. A store that
+/// holds something back has another root.
 fn have_the_same_root(seed: u64, lives: usize, files: u32, step: u64) {
     let config = Config { mode: Mode::Journal(Geometry { files, ..SMALL }), ..config() };
     let mut world = World::new(seed, config);
@@ -167,7 +168,8 @@ fn have_the_same_root(seed: u64, lives: usize, files: u32, step: u64) {
     assert_eq!(found != root, held);
 }
 
-/// A process died during a checkpoint, the next one took the marks for durable, and then the power went.
+/// A process died during a checkpoint, and the next one took the marks for durable. Then the power
+/// went.
 #[test]
 fn marks_that_a_power_cut_takes_are_made_again() {
     have_the_same_root(7938576675074759017, 4, 2, 1);

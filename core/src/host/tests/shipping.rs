@@ -15,7 +15,7 @@ fn world() -> World {
     world
 }
 
-/// Everything but the store: the disk is done, batches lie in the lane.
+/// Does everything but the store's work: the disk is done, batches lie in the lane.
 fn local(world: &mut World) {
     for _ in 0..100 {
         world.poll();
@@ -41,7 +41,7 @@ fn only_what_is_stable_is_shipped_after_lingering() {
     local(&mut world);
     world.advance(Duration::from_millis(99));
     world.poll();
-    // Lingering ends with the sync interval; the sync is not done yet.
+    // Lingering ends with the sync interval. The sync has not ended yet.
     world.advance(Duration::from_millis(2));
     world.poll();
     assert_eq!(batches(&world), []);
@@ -77,7 +77,7 @@ fn the_window_bounds_what_is_under_way_and_batches_follow_each_other() {
     };
     let mut world = World::new(22, Config { window_max_bytes: 1, ..config });
     world.settle();
-    // Nothing overlaps within 64 KiB, so nothing is coalesced.
+    // Nothing overlaps within 64 KiB, so the batch leaves nothing out.
     for n in 0..900 {
         world.write(n % 16 * 16, 16, false);
         local(&mut world);
@@ -93,7 +93,8 @@ fn the_window_bounds_what_is_under_way_and_batches_follow_each_other() {
     world.check_settled();
 }
 
-/// Frames are read back whole: a batch of small records must not bring in much more than it is.
+/// Reads of frames cover whole frames. They must not bring in much more than a batch of small
+/// records.
 #[test]
 fn what_a_batch_reads_back_is_bounded() {
     let geometry = Geometry { file_bytes: 4 << 20, files: 8 };
@@ -177,7 +178,7 @@ fn announcements_cover_what_was_acknowledged_and_not_shipped() {
     while world.deliver(Lane::Control) {}
     let expected = [(Range::new(0, 16), 2), (Range::new(50, 1), 4), (Range::new(100, 4), 3)];
     assert_eq!(world.store.announced, expected);
-    // After a resume everything uncommitted is told again, from scratch.
+    // After a resume the drain announces everything uncommitted again, from scratch.
     world.link_down();
     world.write(200, 2, false);
     world.poll();
@@ -357,7 +358,7 @@ fn prefetched_data_is_used_until_it_is_overwritten() {
     cold.settle();
     assert_eq!(store_reads(&cold), 0);
     assert_eq!(cold.volume.status(cold.now).counters.readahead_hit_bytes, 8192);
-    // Of a prefetch that a write overtakes only the rest is kept.
+    // If a write overtakes a part of a prefetch, the buffer keeps only the rest.
     cold.prefetch(64, 16);
     cold.poll();
     cold.write(64, 4, false);
@@ -416,8 +417,8 @@ fn a_store_that_has_less_than_it_said_gets_nothing_more() {
     assert_eq!(world.store.batches.len(), 1);
 }
 
-/// The same for a store that had less from the start: a resume does not make it right, and nor does
-/// a journal with nothing left in it.
+/// The same for a store that had less from the start. A resume does not make it right, nor does a
+/// journal without anything left in it.
 #[test]
 fn a_store_that_was_set_back_gets_nothing_more() {
     for delivered in [1, 2] {
@@ -426,7 +427,7 @@ fn a_store_that_was_set_back_gets_nothing_more() {
             world.write(n * 8, 8, true);
             world.settle();
         }
-        // An empty frame says that all is committed; then perhaps one more write.
+        // An empty frame says that everything is committed. After it comes perhaps one more write.
         world.crash(false);
         world.settle();
         if delivered == 1 {
@@ -511,7 +512,8 @@ fn what_somebody_waits_for_goes_with_the_resume_and_is_answered_once() {
     };
     let sent: Vec<_> = world.lanes[&Lane::Read].iter().map(behind).collect();
     assert_eq!(sent, [(committed, Range::new(16, 16)), (committed, Range::new(32, 8))]);
-    // One is answered before the resume, the other with it refused: it is asked again.
+    // One answer comes before the resume. The store refuses the other request, which goes out
+    // again.
     world.deliver(Lane::Read);
     world.answer();
     world.poll();
@@ -598,14 +600,14 @@ fn without_space_new_data_is_refused_and_everything_else_goes_on() {
         assert!(!refused(&mut world, taken));
     }
     assert_eq!(world.store.committed, 3, "what was acknowledged is shipped");
-    // Of another epoch it says nothing.
+    // It says nothing about another epoch.
     let epoch = world.store.epoch + 1;
     world.to_host.push_back(ToHost::Room { volume, epoch, room: true }.into());
     world.settle();
     assert!(refused(&mut world, write()));
     told(&mut world, true);
     assert!(!refused(&mut world, write()));
-    // A store that is new to it has yet to say so.
+    // A new store has not reported its space yet.
     told(&mut world, false);
     world.link_down();
     world.poll();

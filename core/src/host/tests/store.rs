@@ -11,16 +11,16 @@ use crate::wire::link::{
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::BTreeMap;
 
-/// What a store that is not to be trusted answers reads with.
+/// The answers of an untrustworthy store to reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     None,
-    /// As the volume was when [`Store::remember`] was called.
+    /// The volume at the time of [`Store::remember`].
     Old,
     Zeroes,
 }
 
-/// Of each sector, the packed record that it is of.
+/// For each sector, the packed record that it belongs to.
 pub type Records = Vec<Option<Bytes>>;
 
 pub struct Store {
@@ -35,13 +35,13 @@ pub struct Store {
     pub bytes: u64,
     /// Staged objects: first sector and content.
     pub staged: BTreeMap<u64, (u64, Bytes)>,
-    /// The next request to stage is told that the object exists.
+    /// The next request to stage gets the answer that the object exists.
     pub staged_exists: bool,
-    /// A batch was refused: so are all that follow it, until a resume.
+    /// The store has refused a batch. It refuses all that follow, until a resume.
     pub refusing: bool,
-    /// What it says at attach and resume.
+    /// The size that it reports at attach and resume.
     pub sectors: u64,
-    /// Knows what the host does with its data, so that the image can be plain.
+    /// Opens the host's data, so that the image can be plain.
     pub packer: Packer,
 }
 
@@ -69,7 +69,7 @@ impl Store {
         }
     }
 
-    /// Keeps what there is now for [`Lie::Old`].
+    /// Keeps the present content for [`Lie::Old`].
     pub fn remember(&mut self) {
         self.memory = self.copy();
     }
@@ -86,7 +86,7 @@ impl Store {
         (self.image, self.records) = (image, records);
     }
 
-    /// Content of a sector as it is given out, and the record that it is of.
+    /// Content of a sector as the store gives it out, and its record.
     fn given(&self, lba: u64) -> (&[u8], Option<&Bytes>) {
         let (image, records) = match self.lie {
             Lie::None => (&self.image, &self.records),
@@ -189,7 +189,7 @@ impl Store {
                 });
                 Some(ToHost::Status { request, volume, result: Ok(runs.collect()) }.into())
             }
-            // That may be a lie.
+            // The answer may be a lie.
             ToStore::Changed { request, volume, .. } => {
                 let result = Ok(Changes::Ranges(Vec::new()));
                 Some(ToHost::Changed { request, volume, result }.into())
@@ -227,7 +227,7 @@ impl Store {
             let data = &self.image[(cover.lba * 512) as usize..(cover.end() * 512) as usize];
             let mut out = BytesMut::new();
             if self.packer.is_active() {
-                // Not a number of this store's: nonces may repeat in a test.
+                // The number is not one of this store's: nonces may repeat in a test.
                 self.packer.pack(1, 1, cover, data, &mut out);
                 parts.push(ReadPart::Packed { wanted, record: out.freeze() });
                 continue;

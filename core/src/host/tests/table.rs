@@ -1,5 +1,5 @@
-//! The files of the table of versions in the scripted world: sparse, with a durable image that a
-//! power cut goes back to, sector by sector.
+//! The files of the version table in the scripted world. They are sparse. A power cut goes back to
+//! their durable image, sector by sector.
 
 pub use super::world::Rng;
 use crate::disk::{DiskOperation, DiskResult};

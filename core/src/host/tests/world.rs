@@ -1,10 +1,10 @@
 //! A scripted world around one engine.
 //!
 //! The disk has a live and a durable image: a power cut keeps any subset of the unsynced pages. The
-//! store is an array that commits whole batches. The model knows for each sector which writes it
-//! has seen, in the order in which they were submitted; since the engine numbers them in that order
-//! and every write here is one record, write `n` has number `n`. A write that is packed into
-//! several records counts as so many writes, which are there together or not.
+//! store is an array that commits whole batches. The model knows the writes to each sector, in the
+//! order of their submission. The engine numbers them in that order, and every write here is one
+//! record. So write `n` has number `n`. A write that becomes several packed records counts as so
+//! many writes; they survive together or not at all.
 
 use super::store::Store;
 use super::table::TableDisk;
@@ -146,7 +146,7 @@ pub fn run(
     }
 }
 
-/// What was submitted.
+/// A submitted write.
 #[derive(Clone, Debug)]
 struct Submitted {
     range: Range,
@@ -161,7 +161,7 @@ enum Content {
 }
 
 impl Submitted {
-    /// What it put there, as write number `seq`.
+    /// The content of a sector after this write, with number `seq`.
     fn sector(&self, seq: Seq, lba: u64) -> [u8; 512] {
         match &self.content {
             Content::Own => sector(seq, lba),
@@ -212,16 +212,16 @@ pub struct World {
     pub staged: Vec<StagedPiece>,
     pub watching: Vec<u64>,
     pub max_memory: u64,
-    /// Where the table of versions is, if the volume is keyed.
+    /// The files of the version table, if the volume is keyed.
     pub table: TableDisk,
     pub table_fails: bool,
-    /// What whoever has the keys stated last.
+    /// The last statement of a holder of the keys.
     pub statement: Option<Statement>,
-    /// Writes up to this number are others', which this host's journal does not have.
+    /// Writes up to this number come from others, and this host's journal does not have them.
     others: Seq,
-    /// What the store says of them.
+    /// The store's list of these.
     changes: Option<Changes>,
-    /// Why tables had to be given up.
+    /// The reasons for which tables were given up.
     pub refused: Vec<Rollback>,
 }
 
@@ -275,7 +275,7 @@ impl World {
         world
     }
 
-    /// Whether the volume has a table of versions.
+    /// Whether the volume has a version table.
     fn has_table(&self) -> bool {
         self.config.packing.keys.is_some() && matches!(self.config.mode, Mode::Journal(_))
     }
@@ -284,7 +284,7 @@ impl World {
         Head::newest(VOLUME, self.table.file(0)).unwrap().unwrap()
     }
 
-    /// As a shell does it between the attach and the first request.
+    /// Works like a shell between the attach and the first request.
     fn open_table(&mut self, attached: &Attached, journal: Option<JournalEnd>) {
         if !self.has_table() {
             return;
@@ -315,19 +315,19 @@ impl World {
         self.statement = Some(Statement { epoch, seq, key: head.key(), root: None });
         self.table.write(0, head.slot() as usize * HEAD_BYTES, &head.encode());
         self.table.sync(0);
-        // So little that pages have to go.
+        // The limit is so low that pages have to go.
         let versions = Versions::new(head, attached.committed, &forgotten, 1).unwrap();
         self.volume.set_versions(self.now, versions);
     }
 
-    /// What the journal holds now.
+    /// The present content of the journal.
     pub fn recovered(&self) -> Result<Recovered, JournalError> {
         let files = &self.disk.live;
         let recovery = Recovery::new(Some(VOLUME), files.iter().map(|f| f.len() as u64).collect());
         run(files, if self.has_table() { recovery.with_versions() } else { recovery }).0
     }
 
-    /// Another host takes the volume over: nothing of it is here, all of it at the store.
+    /// Another host takes the volume over. It has nothing of it; the store has everything.
     pub fn elsewhere(&self, config: Config) -> World {
         let mut world = World::new(self.rng.0 + 1, config);
         let (image, records) = self.store.copy();
@@ -378,7 +378,7 @@ impl World {
                 DiskOperation::Read { .. } => self.reads.push(operation),
                 DiskOperation::Write { file, offset, ref data, .. } => {
                     self.check_overwrite(data);
-                    // Any part of it may reach the medium from now on.
+                    // From now on any part of it may reach the medium.
                     self.disk.write(file, offset, data);
                     self.mutations.push_back(operation);
                 }
@@ -415,8 +415,8 @@ impl World {
         }
     }
 
-    /// The engine has written again what a range holds: it has taken the next numbers for that, and
-    /// what it wrote is what was written there last.
+    /// The engine has written the content of a range again. It has taken the next numbers for that.
+    /// The content is that of the last write there.
     fn rewritten(&mut self, range: Range, first: Seq, last: Seq) {
         let before = self.last();
         assert_eq!(first, before + 1, "{range} is rewritten in the order of all writes");
@@ -437,15 +437,15 @@ impl World {
         self.torn.extend(first..last);
     }
 
-    /// New writes are under another key from now on, and all that there is is to be.
+    /// New writes are under another key from now on, and all older content has to come under it.
     pub fn rotate(&mut self, keys: Keys) {
         self.config.packing.keys = Some(keys.clone());
         self.store.packer.set_keys(keys.clone());
         self.volume.handle_keys(self.now, keys);
     }
 
-    /// Whatever becomes of this write, recovery must not need what it overwrites: a durable frame
-    /// says that the journal begins after that.
+    /// Recovery must not need the bytes that this write overwrites, even if the write fails: a
+    /// durable frame says that the journal begins after them.
     fn check_overwrite(&self, frame: &[u8]) {
         let Mode::Journal(geometry) = self.config.mode else { return };
         let (header, _) = FrameHeader::parse(frame).unwrap().unwrap();
@@ -519,7 +519,8 @@ impl World {
         }
     }
 
-    /// `data` is a legal content: of a write not older than `floor`, the newest acknowledged one.
+    /// `data` must be the content of a write that is not older than `floor`, the newest
+    /// acknowledged one.
     fn check(&self, lba: u64, floor: Seq, data: &[u8]) {
         let zero = data.iter().all(|b| *b == 0);
         if floor == 0 && zero {
@@ -603,12 +604,12 @@ impl World {
     }
 
     pub fn flush(&mut self) -> u64 {
-        // All acknowledged ones are covered; numbers are given in order.
+        // The flush covers all acknowledged writes; numbers go up in order.
         let covered = self.acknowledged.last().copied().unwrap_or(0);
         self.submit(Wanted::Flush(covered), Request::Flush)
     }
 
-    /// What is known to be acknowledged of each sector.
+    /// For each sector, the last write known to be acknowledged.
     fn floors(&self, range: Range) -> Vec<Seq> {
         let floor = |lba| {
             let acknowledged = self.acknowledged.iter().rev();
@@ -628,7 +629,7 @@ impl World {
         self.submit(Wanted::Read { range, floors }, Request::Read(range))
     }
 
-    /// Stages sectors of the volume for elsewhere in it.
+    /// Stages sectors of the volume for another place in it.
     pub fn stage(&mut self, range: Range, lba: u64, watch: Option<u64>) -> u64 {
         let floors = self.floors(range);
         let object = STAGED_BIT | self.rng.next();
@@ -636,7 +637,7 @@ impl World {
         self.submit(Wanted::Stage { range, floors }, request)
     }
 
-    /// Writes a part of something that was staged: all but so many sectors at its beginning.
+    /// Writes a staged piece without its first `skip` sectors.
     pub fn write_staged(&mut self, piece: StagedPiece, skip: u64, fua: bool) -> u64 {
         let range = Range::between(piece.range.lba + skip, piece.range.end());
         let Staged::Data(staged) = piece.content else { panic!("{piece:?}") };
@@ -741,7 +742,7 @@ impl World {
         true
     }
 
-    /// Finishes one operation on the table of versions.
+    /// Finishes one operation on the version table.
     pub fn finish_table(&mut self, read: bool) -> bool {
         let done = if read { self.table.finish_read() } else { self.table.finish() };
         let Some(mut result) = done else { return false };
@@ -768,7 +769,7 @@ impl World {
         let Some(frame) = self.to_host.pop_front() else { return false };
         self.volume.handle_message(self.now, frame);
         if self.config.packing.keys.as_ref().is_some_and(Keys::retires) {
-            // What it has written by itself has its place in the order.
+            // The engine's own writes have their place in the order.
             self.poll_events();
         }
         true
@@ -795,7 +796,7 @@ impl World {
         self.volume.handle_timeout(self.now);
     }
 
-    /// One move of any kind, then everything is polled.
+    /// Makes one move of any kind, then polls everything.
     pub fn step(&mut self) {
         match self.rng.below(16) {
             0..5 => self.random_request(),
@@ -835,7 +836,7 @@ impl World {
         }
     }
 
-    /// Everything gets done; time passes as needed, no fault happens.
+    /// Does everything. Time passes as needed, and no fault happens.
     pub fn settle(&mut self) {
         self.poll();
         self.link_up();
@@ -858,7 +859,7 @@ impl World {
         panic!("the world never comes to rest: {:#?}", self.volume.status(self.now));
     }
 
-    /// Everything gets done for which no time has to pass, and nothing on the disk of the table.
+    /// Does everything that needs no time and no disk of the table.
     pub fn bustle(&mut self) {
         loop {
             self.poll();
@@ -872,11 +873,11 @@ impl World {
         }
     }
 
-    /// After [`World::settle`]: everything is answered and committed, and reads agree.
+    /// After [`World::settle`]: everything has its answer and is committed, and reads agree.
     pub fn check_settled(&mut self) {
         assert_eq!(self.outstanding.len(), 0, "{:?}", self.outstanding);
         if self.store.packer.is_encrypting() {
-            // What a store can copy it can read.
+            // A store that can copy can read.
             self.errors.retain(|(_, error)| *error != BlockError::Unsupported);
         }
         assert_eq!(self.errors, []);
@@ -892,7 +893,7 @@ impl World {
         assert_eq!((status.lag_bytes, status.in_flight_bytes), (0, 0));
     }
 
-    /// What the store holds is exactly the prefix it says.
+    /// The store holds exactly the prefix that it reports.
     pub fn check_store(&self) {
         let committed = self.store.committed;
         assert!(!self.torn.contains(&committed), "only a part of a write, up to {committed}");
@@ -902,7 +903,7 @@ impl World {
         }
     }
 
-    /// The process is gone (with the power, unless `power` is off); then it starts again.
+    /// The process is gone (with the power, unless `power` is off). Then it starts again.
     pub fn crash(&mut self, power: bool) {
         if power {
             self.disk.cut(&mut self.rng);
@@ -948,7 +949,7 @@ impl World {
         let last = recovered.last.max(self.store.committed);
         self.log.truncate(last as usize);
         self.torn.split_off(&last);
-        // What survived has been there for all to see: it is as good as acknowledged.
+        // The surviving writes were visible to all. So they count as acknowledged.
         self.acknowledged = (1..=last).collect();
         self.flushed = 0;
         self.outstanding.clear();

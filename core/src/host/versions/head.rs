@@ -1,5 +1,5 @@
-//! The head of a table: whose it is, and up to which write it is complete; and what a host that
-//! comes back makes of it.
+//! The head of a table: its volume, and the write up to which it is complete. Also the check of a
+//! host that comes back.
 
 use super::mark::{MarkKey, TABLE_KEY_BYTES};
 use super::root_hash::{ROOT_BYTES, Root, RootHash};
@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the format.
 pub const VERSIONS_VERSION: u16 = 1;
-/// Bytes of a head. There are two, which are written in turn.
+/// Bytes of a head. A table has two, and writes go to them in turn.
 pub const HEAD_BYTES: usize = 4096;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"LHVT");
@@ -36,20 +36,20 @@ struct RawHead {
 const RAW_BYTES: usize = size_of::<RawHead>();
 const _: () = assert!(RAW_BYTES == 128);
 
-/// Whose a table is, and how far it is complete.
+/// The identity of a table, and how far it is complete.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Head {
     /// The volume.
     pub volume: VolumeId,
-    /// Who attached the volume in `epoch`.
+    /// The host of `epoch`.
     pub host: HostId,
-    /// The last epoch in which the volume was attached with this table.
+    /// The last epoch of an attach with this table.
     pub epoch: Epoch,
     /// All writes up to this number are in the table.
     pub seq: Seq,
-    /// Whether what was never marked was never written, rather than unknown.
+    /// Whether a blank mark means that nobody ever wrote there, rather than that nobody knows.
     pub complete: bool,
-    /// Counts the heads.
+    /// Number of this head: each new head has a higher one.
     generation: u64,
     key: [u8; TABLE_KEY_BYTES],
 }
@@ -71,7 +71,7 @@ impl Drop for Head {
     }
 }
 
-/// Why a head cannot be used.
+/// Why a head is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
     /// A later longhaul wrote it.
@@ -80,14 +80,15 @@ pub enum HeadError {
     /// It is another volume's.
     #[error("it is of volume {0}")]
     WrongVolume(VolumeId),
-    /// Neither of the two heads is one.
+    /// Neither of the two heads is valid.
     #[error("its head is damaged")]
     Damaged,
 }
 
 impl Head {
-    /// Of a new table: `key` is that of the last [`Statement`], or random. With `complete`, nothing
-    /// was ever written to the volume, or all of it is about to be [learned](super::Learner).
+    /// The head of a new table: `key` is that of the last [`Statement`], or random. With
+    /// `complete`, the volume has no writes, or the host is about to [learn](super::Learner) all of
+    /// it.
     #[must_use]
     pub fn new(
         attached: &Attached,
@@ -99,7 +100,7 @@ impl Head {
         Head { volume, host, epoch, seq: committed, complete, generation: 1, key }
     }
 
-    /// The head that follows this one when the volume is attached again.
+    /// The head that follows this one at the next attach.
     #[must_use]
     pub fn attached(&self, attached: &Attached, host: HostId) -> Head {
         let generation = self.generation.wrapping_add(1);
@@ -120,13 +121,13 @@ impl Head {
         MarkKey::new(&self.key)
     }
 
-    /// Which of the two places it goes to.
+    /// The place of this head, one of two.
     #[must_use]
     pub fn slot(&self) -> u64 {
         self.generation % 2
     }
 
-    /// Its bytes.
+    /// Encodes the head.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut raw = RawHead {
@@ -172,7 +173,7 @@ impl Head {
     /// The newest head in the file of heads; `None` if the file is empty or only zeroes.
     ///
     /// # Errors
-    /// If there is something else in it than a head of this volume.
+    /// If the file holds something else than heads of this volume.
     pub fn newest(volume: VolumeId, file: &[u8]) -> Result<Option<Head>, HeadError> {
         let mut error = None;
         let mut newest: Option<Head> = None;
@@ -200,17 +201,17 @@ impl Head {
     }
 }
 
-/// What whoever has the keys stated last about the volume, under the keys.
+/// The last statement of a holder of the keys about the volume, sealed under the keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Statement {
-    /// In this epoch.
+    /// The epoch of the statement.
     pub epoch: Epoch,
     /// All writes up to this number were committed.
     pub seq: Seq,
-    /// The key of tables, which all hosts of the volume share: else they would have different
+    /// The key of tables. All hosts of the volume share it. Otherwise they would have different
     /// roots.
     pub key: [u8; TABLE_KEY_BYTES],
-    /// The last root that was worked out, of a host that let the volume go in order.
+    /// The last root, from a host that ended its epoch in order.
     pub root: Option<Root>,
 }
 
@@ -240,7 +241,7 @@ pub const STATEMENT_BYTES: usize = size_of::<RawStatement>();
 const _: () = assert!(STATEMENT_BYTES == 88);
 
 impl Statement {
-    /// Its bytes, to be sealed with [`crate::pack::Keys::seal`].
+    /// Encodes it, for a seal with [`crate::pack::Keys::seal`].
     #[must_use]
     pub fn encode(&self) -> [u8; STATEMENT_BYTES] {
         let none = Root { seq: 0, hash: RootHash([0; ROOT_BYTES]) };
@@ -254,7 +255,7 @@ impl Statement {
         })
     }
 
-    /// Takes the bytes of an opened one apart; `None` if they are none.
+    /// Parses the bytes of an opened statement; `None` if they are invalid.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Statement> {
         let raw = RawStatement::read_from_bytes(bytes).ok()?;
@@ -268,15 +269,15 @@ impl Statement {
     }
 }
 
-/// Why a volume is not what this host knows of it.
+/// Why a volume is not as this host knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rollback {
-    /// The log ends before what was committed.
+    /// The log ends before committed writes.
     #[error("the store has its writes up to {committed}, and has confirmed {known} before")]
     Shorter {
-        /// What the store has.
+        /// The last write that the store has.
         committed: Seq,
-        /// What was known to be committed.
+        /// The last write that is known to be committed.
         known: Seq,
     },
     /// The epoch is not a new one.
@@ -287,10 +288,10 @@ pub enum Rollback {
         /// The last one known.
         known: Epoch,
     },
-    /// The last statement known is not there any more.
+    /// The last known statement is missing.
     #[error("the statement that this host left in epoch {known} is gone, or an older one is there")]
     Statement {
-        /// The epoch of the statement that should be there, at least.
+        /// The least epoch of the statement that should be there.
         known: Epoch,
     },
     /// Somebody without the keys has changed it, or the store says so.
@@ -304,7 +305,7 @@ pub enum Rollback {
         /// The last number known.
         seq: Seq,
     },
-    /// The store cannot say what has changed.
+    /// The store cannot list the changes.
     #[error(
         "the store cannot say what has changed since write {seq} of epoch {epoch}: it was rolled back or made smaller, \
          its losses were accepted, or too much was written elsewhere"
@@ -317,28 +318,29 @@ pub enum Rollback {
     },
 }
 
-/// What the attach of a volume that a host knows comes to.
+/// The outcome of an attach of a volume that a host knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The table holds; forget these ranges.
+    /// The table is valid. Forget these ranges.
     Go(Vec<Range>),
-    /// The store has to say what has changed since then ([`crate::wire::link::ToStore::Changed`]).
+    /// The store has to list the changes since then ([`crate::wire::link::ToStore::Changed`]).
     Ask(Moment),
-    /// The volume is not what it was.
+    /// The volume has changed wrongly.
     Refuse(Rollback),
 }
 
-/// What the journal of a returning host says.
+/// The range of numbers in the journal of a returning host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEnd {
     /// All writes up to this number were committed before its first record.
     pub before: Seq,
-    /// The last number that it holds.
+    /// The last number in it.
     pub last: Seq,
 }
 
-/// What of `changes` lies in a volume of that many sectors. A store may name whole blocks, and one
-/// that is not to be trusted anything; the table must not grow beyond what the volume needs.
+/// The part of `changes` that lies in a volume of that many sectors. A store may name whole blocks,
+/// and an untrustworthy one may name anything. The table must not grow beyond the need of the
+/// volume.
 fn within(changes: Changes, sectors: u64) -> Changes {
     let Changes::Ranges(ranges) = changes else { return changes };
     let volume = Range::new(0, sectors);
@@ -346,13 +348,13 @@ fn within(changes: Changes, sectors: u64) -> Changes {
 }
 
 impl Head {
-    /// Compares what this host knows with what the store has granted. `journal` is what it holds,
-    /// if there is one; `statement` the last one of anybody with the keys, `changes` the answer to
-    /// [`Verdict::Ask`].
+    /// Compares this host's knowledge with the epoch that the store has granted. `journal` is the
+    /// range of the journal, if there is one. `statement` is the last one of any holder of the
+    /// keys. `changes` is the answer to [`Verdict::Ask`].
     ///
-    /// What makes a change believable is a statement that is newer than all that this host knows:
-    /// only who has the keys can have made it. Without one, nobody else can have written, and
-    /// nothing is forgotten.
+    /// A change is believable if a statement is newer than all that this host knows. Only a holder
+    /// of the keys can have made it. Without one, nobody else can have written, and the host
+    /// forgets nothing.
     #[must_use]
     pub fn judge(
         &self,
@@ -374,7 +376,8 @@ impl Head {
         if stated < self.epoch {
             return Verdict::Refuse(Rollback::Statement { known: self.epoch });
         }
-        // A journal that does not go on where the table ends says nothing of what lies between.
+        // If a journal does not go on where the table ends, it says nothing about the writes
+        // between.
         let last = journal
             .filter(|journal| journal.before <= self.seq)
             .map_or(self.seq, |journal| journal.last.max(self.seq));

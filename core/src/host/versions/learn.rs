@@ -1,9 +1,9 @@
-//! A table made from what a store gives out, all of it: for a host that has none, and knows the
-//! [root](super::Root).
+//! Makes a table from all content that a store gives out. A host needs this if it has no table and
+//! knows the [root](super::Root).
 //!
-//! Promises: what the table says afterwards is what the store said, from the first sector to the
-//! last. Whether that is right only the root tells. Memory is bounded by that of the table. It must
-//! not know the link or files.
+//! Promises: the table holds the store's answers, from the first sector to the last. Only the root
+//! tells whether they are right. The memory of the table bounds that of the learner. It must not
+//! know the link or files.
 
 use super::head::Head;
 use super::mark::{MarkKey, Seal};
@@ -14,14 +14,14 @@ use crate::disk::{DiskOperation, DiskResult};
 use crate::wire::link::Piece;
 use bytes::Bytes;
 
-/// What became of an answer.
+/// The outcome of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
     /// It is in the table.
     Taken,
-    /// It is to be given again once an operation has its outcome.
+    /// Give it again after an operation has its outcome.
     Later,
-    /// It is no answer about that range, or there is plain text in it.
+    /// It does not answer for that range, or it holds plain text.
     Unfit,
 }
 
@@ -35,8 +35,8 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Of the table that has this head when it is finished; its files are empty. At most `memory`
-    /// bytes of the table are in memory. `None` if its key is none.
+    /// A learner of the table that will have this head; the files of the table are empty. At most
+    /// `memory` bytes of the table are in memory. `None` if its key is invalid.
     #[must_use]
     pub fn new(head: Head, memory: u64) -> Option<Learner> {
         Some(Learner { key: head.mark_key()?, table: Table::new(head, memory), at: 0 })
@@ -48,9 +48,9 @@ impl Learner {
         self.at
     }
 
-    /// All up to this sector is zeroes, as the store says.
+    /// The store says that all sectors up to this one are zeroes.
     pub fn pass(&mut self, end: u64) {
-        // What is blank is zeroes.
+        // A blank mark means zeroes.
         self.at = self.at.max(end);
     }
 
@@ -75,7 +75,7 @@ impl Learner {
             let mut at = range.lba;
             while at < range.end() {
                 let end = ((at / BLOCK_SECTORS + 1) * BLOCK_SECTORS).min(range.end());
-                // All pages that are not there are read at once.
+                // Ask for all missing pages, so that the table reads them at once.
                 later |= !self.table.set(Range::between(at, end), mark);
                 at = end;
             }
@@ -87,7 +87,7 @@ impl Learner {
         Learned::Taken
     }
 
-    /// Puts everything on the disk; once there is no operation left, it is there.
+    /// Puts everything on the disk. It is there once no operation is left.
     pub fn finish(&mut self) {
         self.table.checkpoint(self.table.head().seq);
     }
@@ -98,8 +98,8 @@ impl Learner {
         !self.table.is_frozen()
     }
 
-    /// The next operation on the files of the table. Writes and syncs are carried out in the order
-    /// given. A read beyond the end of a file gives zeroes.
+    /// The next operation on the files of the table. Carry out writes and syncs in the order given.
+    /// A read beyond the end of a file returns zeroes.
     pub fn poll_disk(&mut self) -> Option<DiskOperation> {
         self.table.poll_disk()
     }
@@ -107,7 +107,7 @@ impl Learner {
     /// Takes the outcome of an operation.
     ///
     /// # Errors
-    /// If the disk has failed: the table cannot be used.
+    /// If the disk has failed: the table is unusable.
     pub fn handle_disk(&mut self, result: DiskResult) -> Result<(), String> {
         self.table.handle_disk(result);
         self.table.failed().map_or(Ok(()), |error| Err(error.to_owned()))

@@ -1,9 +1,8 @@
-//! What the table says of a block or a sector: a mark of 32 bits.
+//! The entry of the table for a block or a sector: a mark of 32 bits.
 //!
-//! The mark of encrypted content is a function, under a key that only this host has, of the tag
-//! that AES-GCM gave the block. The tag depends on volume, epoch, write, sectors and content, so
-//! two versions of a block have the same mark once in 2³² cases, and nobody without the key knows
-//! in which.
+//! The mark of encrypted content is a function of the tag that AES-GCM gave the block, under a key
+//! that only this host has. The tag depends on volume, epoch, write, sectors and content. So two
+//! versions of a block have the same mark once in 2³² cases. Nobody without the key knows in which.
 
 use crate::block::{Range, VolumeId};
 use crate::record::packed::{self, TAG_BYTES};
@@ -18,19 +17,20 @@ pub const TABLE_KEY_BYTES: usize = 32;
 pub(crate) struct Mark(pub u32);
 
 impl Mark {
-    /// What a table begins with: never written if the table is complete, else [`Mark::UNKNOWN`].
+    /// The mark in a new table. In a complete table nobody ever wrote there, else it is
+    /// [`Mark::UNKNOWN`].
     pub(crate) const BLANK: Mark = Mark(0);
     /// Zeroes: written as such, discarded, or known to be a hole.
     pub(crate) const ZERO: Mark = Mark(1);
-    /// Of a block: its sectors have marks of their own.
+    /// A block whose sectors have marks of their own.
     pub(crate) const MIXED: Mark = Mark(2);
-    /// Nothing is known here: the first content that proves to be of this volume is believed.
+    /// Unknown: the host believes the first content that proves to be of this volume.
     pub(crate) const UNKNOWN: Mark = Mark(3);
     /// First mark of encrypted content.
     const FIRST: u32 = 4;
 }
 
-/// What a piece of a record, or of an answer, is to be known by.
+/// The identity of a piece of a record, or of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seal {
     /// Zeroes, or nothing at all. Nothing proves it.
@@ -51,12 +51,12 @@ impl std::fmt::Debug for MarkKey {
 }
 
 impl MarkKey {
-    /// These bytes, which must be random; `None` if no key can be made of them.
+    /// A key of these bytes, which must be random. `None` if they are not usable as a key.
     pub(crate) fn new(bytes: &[u8; TABLE_KEY_BYTES]) -> Option<MarkKey> {
         HeaderProtectionKey::new(&AES_256, bytes).ok().map(MarkKey)
     }
 
-    /// The mark of content with that seal; `None` for what no table can name.
+    /// The mark of content with that seal; `None` for content that no table can name.
     pub(crate) fn mark(&self, seal: &Seal) -> Option<Mark> {
         match seal {
             Seal::Zero => Some(Mark::ZERO),
@@ -71,7 +71,7 @@ impl MarkKey {
     }
 }
 
-/// The seals of a record of `volume` that was verified, block by block; `bytes` begin with it.
+/// The seals of a verified record of `volume`, block by block; `bytes` begin with it.
 pub(crate) fn seals(
     volume: VolumeId,
     header: &Header,

@@ -1,18 +1,17 @@
-//! Which version of each block a keyed volume has: what finds out a store that answers with an
-//! older one.
+//! The version of each block of a keyed volume. It reveals a store that answers with an older one.
 //!
-//! Promises: what is committed and given out by the store is the version that was written last, as
-//! far as this host knows ([`Standing`]); the table on disk has all writes up to
-//! [`Versions::durable`], and the journal keeps what comes after. Memory is bounded by its pages
-//! and by [`QUEUE_MAX`] changes, with those of one batch; after a restart, until they are applied,
-//! by the records that the journal held instead. It must not know requests, packing or the link.
+//! Promises: committed content from the store is the last written version, as far as this host
+//! knows ([`Standing`]). The table on disk has all writes up to [`Versions::durable`], and the
+//! journal keeps the later ones. Two limits bound the memory: that of pages, and [`QUEUE_MAX`]
+//! changes plus those of one batch. After a restart, the records of the journal take the place of
+//! the changes until the table has applied them. It must not know requests, packing or the link.
 //!
 //! # Life of a change
 //!
-//! A record is *fed* when it is shipped, *due* once it is committed, and then *applied* to pages in
-//! memory, which may have to be read before. A [checkpoint](table) puts them on the disk. From the
-//! feeding until it is applied a change stands in an overlay, so an answer is always compared with
-//! the newest.
+//! The drain *feeds* the table a record when it sends it. The record is *due* once it is committed.
+//! Then the table *applies* it to pages in memory, which it may have to read before. A
+//! [checkpoint](table) puts the pages on the disk. From the feeding until the table has applied it
+//! a change stands in an overlay. So the comparison of an answer always uses the newest version.
 
 mod head;
 mod learn;
@@ -46,15 +45,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use table::Table;
 
-/// Changes fed and not applied beyond which nothing is shipped.
+/// With more unapplied changes than this, the drain sends nothing.
 const QUEUE_MAX: usize = 1 << 17;
-/// Changes whose pages are asked for together: less than what fits into memory beside pages that
-/// have changed.
+/// Changes whose pages the table asks for together. They fit into memory beside changed pages.
 const AHEAD: usize = 64;
-/// Blocks changed in one go: a discard may be as large as the volume.
+/// Blocks to change in one go: a discard may be as large as the volume.
 const TURN_BLOCKS: usize = 1 << 15;
 const TURN: Duration = Duration::from_millis(1);
-/// How long a change may wait for a checkpoint although nothing is short.
+/// How long a change may wait for a checkpoint if no space is short.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// A record, or a part of one, that a journal holds.
@@ -65,7 +63,7 @@ pub(crate) struct Fed {
     pub(crate) seal: Seal,
 }
 
-/// A change that has not been applied, or not all of it.
+/// A change that the table has not applied, or not all of.
 #[derive(Clone, Copy, Debug)]
 struct BlockChange {
     seq: Seq,
@@ -73,29 +71,29 @@ struct BlockChange {
     mark: Mark,
 }
 
-/// What an answer of the store is.
+/// The result of comparing an answer of the store with the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It cannot be said before something has been read, or done.
+    /// Unknown before the table has read something, or done something.
     Unknown,
-    /// The newest version; of the blocks there it is the first one seen here.
+    /// The newest version. For the listed blocks, this is the first version that the host sees.
     Newest(Vec<(Range, Seal)>),
-    /// An older version, or none of this volume.
+    /// An older version, or content of another volume.
     Outdated,
 }
 
-/// How the table is doing.
+/// The state of the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VersionsStatus {
-    /// Whether the version of every block is known, rather than of those written or read here.
+    /// Whether the table knows the version of every block, not only of those written or read here.
     pub complete: bool,
     /// All writes up to this number are in the table on disk.
     pub durable: Seq,
     /// Answers of the store that were not the newest version.
     pub outdated: u64,
-    /// Bytes of the table that were damaged: what they said is unknown.
+    /// Damaged bytes of the table. The marks in them are unknown.
     pub damaged_bytes: u64,
-    /// Why nothing is compared any more.
+    /// Why the host compares nothing any more.
     pub failed: Option<String>,
 }
 
@@ -108,25 +106,24 @@ pub struct Versions {
     /// In order of their numbers.
     queue: VecDeque<BlockChange>,
     overlay: ExtentMap<Uniform<(Seq, Mark)>>,
-    /// How many changes of it, or of the journal before them, are left until all that is to be
-    /// forgotten is.
+    /// Changes of the queue, or of the journal before them, that are left until the table has
+    /// forgotten all ranges of its verdict.
     until_forgotten: usize,
     /// The last number fed.
     fed: Seq,
     committed: Seq,
-    /// When the first change was applied that no checkpoint has.
+    /// The time of the first applied change that no checkpoint has.
     since: Option<Time>,
     turn: Option<Time>,
-    /// What waited for the disk can go on.
+    /// Requests that waited for the disk can go on.
     moved: bool,
     outdated: u64,
 }
 
 impl Versions {
-    /// The table that was opened with [`Head::newest`] and [`Head::judge`], or a new one; `head` is
-    /// on stable storage. `forgotten` are the ranges of the verdict, `committed` the last number
-    /// that the store has; at most `memory` bytes of the table are in memory. `None` if its key is
-    /// none.
+    /// A table from [`Head::newest`] and [`Head::judge`], or a new one; `head` is on stable
+    /// storage. `forgotten` are the ranges of the verdict. `committed` is the last number that the
+    /// store has. At most `memory` bytes of the table are in memory. `None` if its key is invalid.
     #[must_use]
     pub fn new(head: Head, committed: Seq, forgotten: &[Range], memory: u64) -> Option<Versions> {
         let mut versions = Versions {
@@ -143,7 +140,7 @@ impl Versions {
             moved: false,
             outdated: 0,
         };
-        // After whatever the journal feeds.
+        // After all changes that the journal feeds.
         for range in forgotten {
             versions.push(committed, *range, Mark::UNKNOWN);
         }
@@ -157,12 +154,12 @@ impl Versions {
         self.queue.push_back(BlockChange { seq, range, mark });
     }
 
-    /// Whose versions these are.
+    /// The volume of the table.
     pub(crate) fn volume(&self) -> VolumeId {
         self.volume
     }
 
-    /// What a recovered journal holds of what is committed, in order.
+    /// Takes the committed records of a recovered journal, in order.
     pub(crate) fn replay(&mut self, fed: Vec<Fed>) {
         let forgotten = std::mem::take(&mut self.queue);
         self.overlay.clear();
@@ -180,7 +177,7 @@ impl Versions {
         self.until_forgotten = if self.until_forgotten > 0 { self.queue.len() } else { 0 };
     }
 
-    /// The records of a frame, which are all there and in order.
+    /// Takes the records of a frame, which are complete and in order.
     pub(crate) fn feed(&mut self, mut records: &[u8]) {
         while !records.is_empty() {
             let Ok(header) = record::parse_prefix(self.volume, records) else { return };
@@ -201,13 +198,13 @@ impl Versions {
         });
     }
 
-    /// The last number that the store can have: nothing later was given to it. After a failure of
-    /// the disk nothing is known of that.
+    /// The last number that the store can have: it has received no later one. Unknown after a
+    /// failure of the disk.
     pub(crate) fn fed(&self) -> Seq {
         if self.table.failed().is_some() { Seq::MAX } else { self.fed }
     }
 
-    /// Whether nothing more should be shipped before some of it is applied.
+    /// Whether the drain has to wait until the table has applied some changes.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() >= QUEUE_MAX
     }
@@ -217,9 +214,9 @@ impl Versions {
         self.committed = self.committed.max(seq);
     }
 
-    /// All writes up to this number are applied. While something is left to be forgotten that is
-    /// what it was when the table was opened: after a crash it is asked for anew only if the table
-    /// does not say to have it.
+    /// The last number of applied writes. While ranges are left to forget, it is the number at the
+    /// opening of the table. The reason: after a crash the host asks for the changes again only if
+    /// the table does not claim to have them.
     fn applied(&self) -> Seq {
         if self.until_forgotten > 0 {
             return self.table.head().seq;
@@ -228,14 +225,14 @@ impl Versions {
         next.map_or(self.committed, |seq| self.committed.min(seq.saturating_sub(1)))
     }
 
-    /// All writes up to this number are in the table on disk: the journal need not keep them. After
-    /// a failure of the disk it keeps nothing for the table.
+    /// All writes up to this number are in the table on disk, so the journal need not keep them.
+    /// After a failure of the disk it keeps nothing for the table.
     pub(crate) fn durable(&self) -> Seq {
         if self.table.failed().is_some() { Seq::MAX } else { self.table.head().seq }
     }
 
-    /// Applies what is due, and makes a checkpoint if there is a reason. `short`: somebody waits
-    /// for the room in the journal, or soon will. `closing`: the volume is to be let go.
+    /// Applies due changes, and makes a checkpoint if there is a reason. `short`: a request waits
+    /// for room in the journal, or soon will. `closing`: the volume is about to end.
     pub(crate) fn settle(&mut self, now: Time, short: bool, closing: bool) {
         if self.table.failed().is_some() {
             self.queue.clear();
@@ -247,8 +244,8 @@ impl Versions {
             self.apply(now);
         }
         let applied = self.applied();
-        // What was seen for the first time is no write of this host, and is to be kept all the
-        // same.
+        // A version that the host has seen for the first time is no write of this host, and still
+        // needs a checkpoint.
         let behind = applied > self.table.head().seq || self.since.is_some();
         let due = self.since.is_some_and(|since| since.after(INTERVAL) <= now);
         let wanted = (behind && (short || due || closing)) || self.table.is_crowded();
@@ -275,7 +272,7 @@ impl Versions {
             }
             left -= 1;
             if !self.table.set(part, mark) {
-                // What the next ones need is read at the same time.
+                // Read the pages for the next changes at the same time.
                 for BlockChange { range, .. } in self.queue.iter().take(AHEAD) {
                     self.table.ask(*range);
                 }
@@ -291,7 +288,7 @@ impl Versions {
         }
     }
 
-    /// When [`Versions::settle`] has something to do that it has not now.
+    /// The next time when [`Versions::settle`] has something to do.
     pub(crate) fn deadline(&self) -> Option<Time> {
         if self.table.failed().is_some() {
             return None;
@@ -301,7 +298,7 @@ impl Versions {
         [self.turn, due].into_iter().flatten().min()
     }
 
-    /// Whether the table on disk has all that is committed.
+    /// Whether the table on disk has all committed writes.
     pub(crate) fn is_settled(&self) -> bool {
         let failed = self.table.failed().is_some();
         let kept = self.since.is_none() && self.table.head().seq >= self.committed;
@@ -310,7 +307,7 @@ impl Versions {
 
     // --- comparing ---
 
-    /// What an answer of the store is; `pieces` are its parts in order.
+    /// Compares an answer of the store with the table; `pieces` are its parts in order.
     pub(crate) fn standing(&mut self, pieces: &[(Range, Seal)]) -> Standing {
         if self.table.failed().is_some() {
             return Standing::Newest(Vec::new());
@@ -334,8 +331,8 @@ impl Versions {
         if known { Standing::Newest(new) } else { Standing::Unknown }
     }
 
-    /// Whether all of a range is to have that mark; nothing if something has to be read first.
-    /// Blocks of which nothing is known are given to `new`.
+    /// Whether all of a range has that mark; `None` if the table has to read pages first. Calls
+    /// `new` with blocks of which nothing is known.
     fn compare(&mut self, range: Range, found: Mark, new: &mut dyn FnMut(Range)) -> Option<bool> {
         let parts: Vec<_> = self.overlay.cover(range).collect();
         let mut known = true;
@@ -372,8 +369,8 @@ impl Versions {
         known.then_some(true)
     }
 
-    /// Whether content of mark `found` may be where the table has `mark`; nothing if the table does
-    /// not know.
+    /// Whether content of mark `found` is valid where the table has `mark`. `None` if the table
+    /// does not know.
     fn fits(&self, mark: Mark, found: Mark) -> Option<bool> {
         match mark {
             Mark::BLANK if self.table.head().complete => Some(found == Mark::ZERO),
@@ -382,13 +379,13 @@ impl Versions {
         }
     }
 
-    /// What was seen for the first time has proved to be of this volume, and nothing was written to
-    /// it since it was asked for: it is the version to be expected from now on.
+    /// Content that the host sees for the first time has proved to be of this volume. No write has
+    /// touched it since the request. So from now on it is the expected version.
     pub(crate) fn adopt(&mut self, now: Time, new: &[(Range, Seal)]) {
         for (range, seal) in new {
             let whole = range.sectors == BLOCK_SECTORS;
             let Some(mark) = self.key.mark(seal).filter(|_| whole) else { continue };
-            // The table may have come to know it, or be busy: then the next read has its turn.
+            // The table may have learned it meanwhile, or be busy. Then the next read has its turn.
             let free = !self.table.is_frozen() && !self.table.is_crowded();
             let over = self.overlay.overlapping(*range).next().is_some();
             if free && !over && self.is_unknown(range.lba / BLOCK_SECTORS) {
@@ -398,8 +395,8 @@ impl Versions {
         }
     }
 
-    /// The newest version of a block, for the read cache. Sectors that are zeroes have the mark of
-    /// zeroes, however it came to be known.
+    /// The newest version of a block, for the read cache. Zero sectors have the mark of zeroes,
+    /// wherever that knowledge comes from.
     pub(crate) fn version(&mut self, block: u64) -> Version {
         if self.table.failed().is_some() {
             return Version::Unknown;
@@ -431,7 +428,7 @@ impl Versions {
         Version::Is(marks.map(|mark| mark.0))
     }
 
-    /// Whether what is seen for the first time cannot be noted now.
+    /// Whether the table cannot take new versions now.
     pub(crate) fn is_busy(&self) -> bool {
         self.table.is_frozen() || self.table.is_crowded()
     }
@@ -441,8 +438,8 @@ impl Versions {
         matches!(mark, Some(Ok(mark)) if self.fits(mark, Mark::ZERO).is_none())
     }
 
-    /// Of a range that the store says has no data, how many sectors from its start may be so as far
-    /// as this host knows; nothing if something has to be read first.
+    /// The store says that a range has no data. Returns how many sectors from its start may be so
+    /// as far as this host knows. `None` if the table has to read pages first.
     pub(crate) fn zeroes(&mut self, range: Range) -> Option<u64> {
         if self.table.failed().is_some() {
             return Some(range.sectors);
@@ -473,7 +470,7 @@ impl Versions {
         self.table.poll_disk()
     }
 
-    /// Takes the outcome of one; whether the disk has just failed.
+    /// Takes the outcome of an operation. Returns the error if the disk has just failed.
     pub(crate) fn handle_disk(&mut self, result: DiskResult) -> Option<String> {
         let before = self.table.failed().is_some();
         self.table.handle_disk(result);
@@ -481,7 +478,7 @@ impl Versions {
         self.table.failed().filter(|_| !before).map(str::to_owned)
     }
 
-    /// Whether what waited may have become known since the last call.
+    /// Whether the table may have new knowledge since the last call.
     pub(crate) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
@@ -497,7 +494,7 @@ impl Versions {
     }
 }
 
-/// Parts of a block that follow each other and have one seal are one.
+/// Joins neighboring parts of a block with the same seal.
 fn push_new(new: &mut Vec<(Range, Seal)>, part: Range, seal: Seal) {
     let block = |lba: u64| lba / BLOCK_SECTORS;
     match new.last_mut() {
@@ -510,7 +507,7 @@ fn push_new(new: &mut Vec<(Range, Seal)>, part: Range, seal: Seal) {
     }
 }
 
-/// The seals of the parts of an answer; nothing if it is none of that range.
+/// The seals of the parts of an answer; `None` if it does not answer for that range.
 pub(crate) fn seals_of_answer(
     volume: VolumeId,
     range: Range,

@@ -1,9 +1,9 @@
-//! The root of a table: one hash of what every sector of the volume has to be.
+//! The root of a table: one hash of the expected content of every sector of the volume.
 //!
-//! Promises: two tables of one volume with one key have the same root exactly if they expect the
-//! same version of every sector, after the same write. Whoever knows a root can tell whether a
-//! store gives out that state of the volume, without a table of his own. It must not know where
-//! pages come from.
+//! Promises: take two tables of one volume with one key. They have the same root exactly if they
+//! expect the same version of every sector, after the same write. A holder of a root needs no table
+//! to tell whether a store gives out that state of the volume. It must not know where pages come
+//! from.
 
 use super::head::Head;
 use super::mark::Mark;
@@ -16,27 +16,27 @@ use ring::hmac;
 
 /// More than the marks of one page take.
 const BUFFER_BYTES: usize = 128 << 10;
-/// In the number of a block.
+/// A bit in the number of a block.
 const SPLIT: u64 = 1 << 63;
 const _: () = assert!(PAGE_BLOCKS as usize * (8 + 4 * BLOCK_SECTORS as usize) < BUFFER_BYTES / 2);
 
 const LABEL: &[u8] = b"longhaul root 1\n";
 
-/// Works a root out, page by page.
+/// Computes a root, page by page.
 #[derive(Debug)]
 pub struct Rooting {
     context: hmac::Context,
-    /// What is to be hashed next: in small pieces that would take longer.
+    /// The next bytes to hash. Hashing them in small pieces would take longer.
     buffer: Vec<u8>,
     seq: Seq,
-    /// The page of sectors that was needed last, and its number.
+    /// The last page of sectors, and its number.
     sectors: Option<(u64, Box<[u8; PAGE_BYTES]>)>,
     known: bool,
 }
 
 impl Rooting {
-    /// Of the table with that head, if it knows the version of every block and all of it is on the
-    /// disk.
+    /// Computes the root of the table with that head. The table has to know the version of every
+    /// block, and all of it has to be on the disk.
     #[must_use]
     pub fn new(head: &Head) -> Option<Rooting> {
         if !head.complete {
@@ -51,12 +51,11 @@ impl Rooting {
         Some(Rooting { context, buffer, seq: head.seq, sectors: None, known: true })
     }
 
-    /// Takes page `number` of the file [`BLOCKS`]. Pages come in order; those left out are zeroes.
-    /// `sectors` gives pages of the file [`SECTORS`]: what lies beyond the end of the file is
-    /// zeroes.
+    /// Takes page `number` of the file [`BLOCKS`]. Pages come in order; missing ones are zeroes.
+    /// `sectors` returns pages of the file [`SECTORS`], with zeroes beyond the end of the file.
     ///
     /// # Errors
-    /// What `sectors` fails with.
+    /// The errors of `sectors`.
     pub fn take<E>(
         &mut self,
         number: u64,
@@ -75,7 +74,7 @@ impl Rooting {
                     };
                     let marks = sector_marks(&page, block);
                     self.sectors = Some((wanted, page));
-                    // However it came to be known that there are zeroes.
+                    // All zeroes have one mark, wherever that knowledge comes from.
                     marks.map(|mark| if mark == Mark::BLANK { Mark::ZERO } else { mark })
                 }
                 mark => [mark; BLOCK_SECTORS as usize],
@@ -103,7 +102,7 @@ impl Rooting {
         self.buffer.clear();
     }
 
-    /// The root; `None` if the version of some block is not known.
+    /// The root; `None` if the version of some block is unknown.
     #[must_use]
     pub fn finish(mut self) -> Option<Root> {
         if !self.known {

@@ -1,4 +1,4 @@
-//! The root of a table as a value: what it stands for is [worked out](super::Rooting) elsewhere.
+//! The root of a table as a value; [`Rooting`](super::Rooting) computes it.
 
 use crate::block::Seq;
 use std::str::FromStr;
@@ -6,13 +6,12 @@ use std::str::FromStr;
 /// Bytes of a root.
 pub const ROOT_BYTES: usize = 32;
 
-/// What a volume has to be.
+/// The expected state of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {
     /// It has all writes up to this number, and no later one.
     pub seq: Seq,
-    /// HMAC-SHA256, with the key of the marks, over the number and the marks of all that is not
-    /// zeroes.
+    /// HMAC-SHA256, with the key of the marks, over the number and all marks that are not zeroes.
     pub hash: RootHash,
 }
 
@@ -26,7 +25,7 @@ impl std::fmt::Display for RootHash {
     }
 }
 
-/// A text is no hash of a root.
+/// The text is not the hash of a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a root is {} hexadecimal digits", 2 * ROOT_BYTES)]
 pub struct NoRoot;

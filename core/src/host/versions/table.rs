@@ -1,11 +1,12 @@
-//! The table on disk: a mark for each block of the volume, and, for blocks that were written in
-//! part, marks for their sectors. Pages of both are kept in memory within a limit.
+//! The table on disk: a mark for each block of the volume. Blocks with partial writes also have
+//! marks for their sectors. Pages of both are in memory within a limit.
 //!
-//! Promises: pages are written only by a checkpoint, sectors before blocks, and nothing changes
-//! while one is under way. So a block that is said to be mixed has its sectors on stable storage,
-//! and what a power cut leaves is the state of the last checkpoint with some of the changes since,
-//! which the journal makes again. A checkpoint writes each page that was changed since the last one,
-//! whether or not the page that was read had these marks: it may have come from the page cache. It must not know records, the store, or which changes are due.
+//! Promises: only a checkpoint writes pages, sectors before blocks, and nothing changes while one
+//! is under way. So if a mark says that a block is mixed, its sectors are on stable storage. A
+//! power cut leaves the state of the last checkpoint with some of the changes since, and the
+//! journal makes these again. A checkpoint writes each page that was changed since the last one. It
+//! does so even if the page that was read had these marks already, because the page may have come
+//! from the page cache. The table must not know records, the store, or which changes are due.
 
 use super::head::{HEAD_BYTES, Head};
 use super::mark::Mark;
@@ -41,14 +42,14 @@ pub(crate) const PAGE_SPLITS: u64 = UNITS * UNIT_SPLITS;
 
 /// Writes of a checkpoint under way at a time.
 const WRITES_MAX: usize = 64;
-/// Fewest pages in memory. What one answer, or one status query, is about has to fit into those
-/// that have not changed.
+/// Fewest pages in memory. The unchanged ones have to hold the marks of one answer, or of one
+/// status query.
 const PAGES_MIN: usize = 1024;
-/// Most blocks that one status query is about (64 MiB).
+/// Most blocks of one status query (64 MiB).
 const STATUS_BLOCKS: u64 = 1 << 14;
 
 const _: () = assert!(UNIT_BLOCKS == 127 && UNIT_SPLITS == 15);
-// All of them may have been written in part.
+// All of them may have partial writes.
 const _: () =
     assert!(PAGES_MIN as u64 / 4 >= STATUS_BLOCKS / PAGE_BLOCKS + STATUS_BLOCKS / PAGE_SPLITS + 4);
 // 4 bytes and a share of the checksum for 4 KiB: below 0.1 %.
@@ -66,7 +67,7 @@ struct Page {
     used: bool,
 }
 
-/// What a checkpoint does next.
+/// The next step of a checkpoint.
 #[derive(Debug, PartialEq, Eq)]
 enum CheckpointStep {
     Idle,
@@ -85,7 +86,7 @@ enum CheckpointStep {
 #[derive(Debug)]
 pub(crate) struct Table {
     pages: BTreeMap<PageId, Page>,
-    /// Pages in the order in which they are looked at for one that can go.
+    /// Pages in the order of the search for one that can go.
     clock: VecDeque<PageId>,
     pages_max: usize,
     dirty: [BTreeSet<u64>; 2],
@@ -94,7 +95,7 @@ pub(crate) struct Table {
     ids: u64,
     disk: VecDeque<DiskOperation>,
     step: CheckpointStep,
-    /// The head on stable storage, and the one that is being written.
+    /// The head on stable storage, and the one on its way there.
     head: Head,
     next: Option<Head>,
     failed: Option<String>,
@@ -102,8 +103,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The table of which `head` is the newest head on stable storage, with at most `memory` bytes
-    /// of pages.
+    /// The table whose newest head on stable storage is `head`, with at most `memory` bytes of
+    /// pages.
     pub(crate) fn new(head: Head, memory: u64) -> Table {
         Table {
             pages: BTreeMap::new(),
@@ -127,34 +128,34 @@ impl Table {
         &self.head
     }
 
-    /// Why it cannot be used any more.
+    /// Why it is unusable now.
     pub(crate) fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
     }
 
-    /// Bytes of it that were found damaged.
+    /// Number of its bytes that were damaged.
     pub(crate) fn damaged_bytes(&self) -> u64 {
         self.damaged_bytes
     }
 
-    /// Whether a checkpoint is under way: nothing may be changed.
+    /// Whether a checkpoint is under way: no mark may change.
     pub(crate) fn is_frozen(&self) -> bool {
         self.step != CheckpointStep::Idle
     }
 
-    /// Whether so many pages have changed that a checkpoint makes room.
+    /// Whether so many pages have changed that only a checkpoint makes room.
     pub(crate) fn is_crowded(&self) -> bool {
         let dirty: usize = self.dirty.iter().map(BTreeSet::len).sum();
         dirty * 4 >= self.pages_max * 3
     }
 
-    /// How many pages are in memory, and how many may be.
+    /// The pages in memory, and the limit of them.
     #[cfg(test)]
     pub(crate) fn pages_in_memory(&self) -> (usize, usize) {
         (self.pages.len(), self.pages_max)
     }
 
-    /// So many pages have room in memory.
+    /// Sets the limit of the pages in memory.
     #[cfg(test)]
     pub(crate) fn limit_pages(&mut self, pages: usize) {
         self.pages_max = pages;
@@ -162,7 +163,7 @@ impl Table {
 
     // --- marks ---
 
-    /// The marks of a block: one for all of it, or each sector's; nothing if it has to be read
+    /// The marks of a block: one for all of it, or each sector's. `None` if the page has to come
     /// first.
     pub(crate) fn get(&mut self, block: u64) -> Option<Result<Mark, Split>> {
         let mark = block_mark(&self.page((BLOCKS, block / PAGE_BLOCKS))?.data, block);
@@ -173,7 +174,7 @@ impl Table {
         Some(Err(sector_marks(&page.data, block)))
     }
 
-    /// Reads what is needed to mark the first block of a range, if it is not there.
+    /// Reads the missing pages for marking the first block of a range.
     pub(crate) fn ask(&mut self, range: Range) {
         let block = range.lba / BLOCK_SECTORS;
         let part = !range.lba.is_multiple_of(BLOCK_SECTORS) || range.sectors < BLOCK_SECTORS;
@@ -183,7 +184,7 @@ impl Table {
         }
     }
 
-    /// Marks a part of one block; false if it has to be read first.
+    /// Marks a part of one block. False if the page has to come first.
     ///
     /// # Panics
     /// In tests, if the table is frozen.
@@ -216,15 +217,15 @@ impl Table {
         let (page, at) = (block / PAGE_BLOCKS, block_offset(block));
         let Some(found) = self.page((BLOCKS, page)) else { return false };
         write_mark(&mut found.data[at..], mark);
-        // Even if the mark was there. A process that died may have written it and never synced it, and then it
-        // is not on the disk yet.
+        // Even if the mark was there. A process that died may have written it and never synced it,
+        // and then it is not on the disk yet.
         self.dirty[0].insert(page);
         true
     }
 
     // --- pages ---
 
-    /// A page, which is read if it is not there.
+    /// A page in memory. If it is missing, begins to read it.
     fn page(&mut self, id: PageId) -> Option<&mut Page> {
         if !self.pages.contains_key(&id) {
             if self.failed.is_none() && self.wanted.insert(id) {
@@ -258,9 +259,9 @@ impl Table {
         self.dirty[(file - BLOCKS) as usize].contains(&page)
     }
 
-    /// Lets pages go that have not been used of late, until there is room for another one. None
-    /// goes during a checkpoint: what is being written must not be read back before it is there.
-    /// Then the end of it makes room.
+    /// Drops pages without recent use, until there is room for another one. Drops none during a
+    /// checkpoint: a read must not come before the write of the same page. The end of the
+    /// checkpoint makes room.
     fn make_room(&mut self) {
         if self.is_frozen() {
             return;
@@ -283,7 +284,7 @@ impl Table {
 
     // --- the disk ---
 
-    /// The next operation. Writes and syncs are carried out in the order given.
+    /// The next operation. Carry out writes and syncs in the order given.
     pub(crate) fn poll_disk(&mut self) -> Option<DiskOperation> {
         self.disk.pop_front()
     }
@@ -309,8 +310,8 @@ impl Table {
         self.disk.clear();
     }
 
-    /// Puts all that was changed on stable storage: the marks of all writes up to `seq`, and
-    /// perhaps of later ones.
+    /// Puts all changes on stable storage: the marks of all writes up to `seq`, and perhaps of
+    /// later ones.
     pub(crate) fn checkpoint(&mut self, seq: Seq) {
         if self.is_frozen() || self.failed.is_some() {
             return;
@@ -348,11 +349,11 @@ impl Table {
             self.disk.push_back(DiskOperation::Write { id, file, offset, data, sync: false });
         }
         let CheckpointStep::Write { file, under_way: 0, .. } = self.step else { return };
-        // Nothing was written to it.
+        // The file has no changes.
         self.synced(file);
     }
 
-    /// A write or sync is done.
+    /// A write or a sync has ended.
     fn written(&mut self) {
         match &mut self.step {
             CheckpointStep::Idle => {}
@@ -393,8 +394,8 @@ impl Table {
     }
 }
 
-/// A page as it was read, in which damaged units say that nothing is known; and how many bytes are
-/// damaged.
+/// Verifies a page from the disk. In damaged units, all marks become unknown. Also returns the
+/// number of damaged bytes.
 pub(crate) fn verified(id: PageId, data: &[u8]) -> (Box<[u8; PAGE_BYTES]>, u64) {
     let (mut page, mut damaged) = (Box::new([0; PAGE_BYTES]), 0);
     for (n, (unit, from)) in page.chunks_mut(UNIT_BYTES).zip(data.chunks(UNIT_BYTES)).enumerate() {
@@ -410,7 +411,7 @@ pub(crate) fn verified(id: PageId, data: &[u8]) -> (Box<[u8; PAGE_BYTES]>, u64) 
     (page, damaged)
 }
 
-/// How many bytes of a page of that file are damaged.
+/// Number of damaged bytes in a page of that file.
 #[must_use]
 pub fn damaged_bytes(file: u32, number: u64, page: &[u8]) -> u64 {
     verified((file, number), page).1
@@ -447,7 +448,7 @@ fn write_mark(bytes: &mut [u8], mark: Mark) {
     }
 }
 
-/// Says what is in the unit and where it belongs.
+/// Covers the content of the unit and its place.
 fn unit_crc((file, page): PageId, unit: usize, bytes: &[u8]) -> u32 {
     let place = crc32c::crc32c(&(page << 8 | u64::from(file) << 3 | unit as u64).to_le_bytes());
     crc32c::crc32c_append(place, &bytes[CRC_BYTES..])

@@ -82,7 +82,7 @@ fn statements_are_what_they_were() {
     }
 }
 
-/// A damaged unit is as if nothing had been known of it; its neighbours are not concerned.
+/// The marks of a damaged unit become unknown. Its neighbors stay as they are.
 #[test]
 fn damage_is_noticed_and_forgotten() {
     let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
@@ -106,8 +106,8 @@ fn damage_is_noticed_and_forgotten() {
     assert_eq!(table.damaged_bytes(), 512);
 }
 
-/// A process that dies leaves marks that were written and never synced. The next one reads them back as
-/// if they were on the disk, and makes the same changes again: its checkpoint must write them.
+/// A dead process leaves written marks that it never synced. The next process reads them back as if
+/// they were on the disk, and makes the same changes again. Its checkpoint must write them.
 #[test]
 fn marks_that_were_never_synced_are_written_again() {
     for (seed, part) in
@@ -145,8 +145,7 @@ fn marks_that_were_never_synced_are_written_again() {
     }
 }
 
-/// A checkpoint on the way does not say that writes are there whose ranges are still to be
-/// forgotten.
+/// While ranges are left to forget, a checkpoint does not claim to have the writes.
 #[test]
 fn what_is_to_be_forgotten_holds_checkpoints_up() {
     let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
@@ -201,7 +200,7 @@ fn pages_are_read_many_at_a_time() {
     assert!(rounds <= 10, "{rounds} times of waiting");
 }
 
-/// What could not be read is not waited for.
+/// The volume does not wait for pages whose read failed.
 #[test]
 fn a_table_that_failed_says_nothing_against_zeroes() {
     let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
@@ -214,7 +213,7 @@ fn a_table_that_failed_says_nothing_against_zeroes() {
     assert!(versions.take_moved());
 }
 
-/// A store that names what no volume has does not make the table grow, or fail.
+/// If a store names ranges beyond the volume, the table neither grows nor fails.
 #[test]
 fn changes_beyond_the_volume_are_none() {
     let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
@@ -229,7 +228,7 @@ fn changes_beyond_the_volume_are_none() {
     assert_eq!(judge(vec![Range::new(0, 1 << 53)]), Verdict::Go(vec![all]));
 }
 
-/// Pages that came in during a checkpoint go once it is done.
+/// Pages that came in during a checkpoint go at its end.
 #[test]
 fn pages_in_memory_are_bounded() {
     let head = Head::new(&attached(1, 0), HOST, true, [1; TABLE_KEY_BYTES]);
@@ -264,9 +263,8 @@ fn pages_in_memory_are_bounded() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Changes to a table of which little fits into memory, checkpoints and power cuts at any
-    /// moment: after the changes since the last checkpoint have been made again, it says what an
-    /// array says.
+    /// Changes to a table with little memory, checkpoints and power cuts at any moment. After the
+    /// host makes the changes since the last checkpoint again, the table agrees with an array.
     #[test]
     fn a_table_is_an_array(seed in any::<u64>(), lives in 1..6usize) {
         let mut rng = Rng(seed);
@@ -291,7 +289,7 @@ proptest! {
                 let part = Range::new(lba + first, sectors);
                 if table.is_crowded() || rng.chance(3) {
                     table.checkpoint(log.len() as u64);
-                    // Some of it is done when the power goes, which is now or never.
+                    // The power goes, now or never, after some of the operations.
                     if rng.chance(30) {
                         for _ in 0..rng.below(8) {
                             while let Some(operation) = table.poll_disk() {

@@ -10,7 +10,7 @@ use crate::host::versions::Standing;
 use crate::wire::link::{Changes, Piece, ReadError, RequestId};
 use bytes::Bytes;
 
-/// Of a full journal, the part that is held for the table of versions before a checkpoint makes
+/// The part of a full journal that it may hold for the version table before a checkpoint makes
 /// room.
 const HELD_OF_JOURNAL: u64 = 4;
 
@@ -29,7 +29,7 @@ impl Volume {
         purpose: Purpose,
         again: bool,
     ) {
-        // Only a cache and a table of versions care.
+        // Only a cache and a version table care.
         let matters = self.caching.is_on() || self.keyed.has_versions();
         let spoiled = matters && self.log.not_at_store(range).next().is_some();
         let at = self.readahead.sent(self.context.now);
@@ -38,7 +38,7 @@ impl Volume {
         self.session.ask(&self.context, committed, (number, request), &mut self.out);
     }
 
-    /// Asks for parts of reads that are nowhere else.
+    /// Asks for parts of reads that only the store has.
     pub(super) fn ask_for(&mut self, parts: Vec<PendingPart>) {
         for PendingPart { read, slot, range } in parts {
             self.out.count().store_read_bytes += range.bytes();
@@ -51,7 +51,7 @@ impl Volume {
     pub(super) fn ask_again(&mut self) {
         for StoreRequest { range, purpose, again, .. } in self.session.take_unsent() {
             let purpose = match purpose {
-                // The object may have come to be, or may yet.
+                // The object may exist, or may come to exist.
                 Purpose::Stage(staging) => Purpose::Stage(staging.again()),
                 purpose => purpose,
             };
@@ -107,8 +107,8 @@ impl Volume {
                 let (read, slot) = (*read, *slot);
                 return self.outdated(request, read, slot);
             }
-            // Content for the cache can come later, if the range was written since it was asked
-            // for.
+            // Content for the cache can come later, if a client has written to the range since the
+            // request.
             let later = request.spoiled && matches!(request.purpose, Purpose::Warm(_));
             found = found.and_then(|found| if later { Ok(found) } else { Err(Unfit::Damaged) });
         } else if found.is_ok() {
@@ -136,7 +136,7 @@ impl Volume {
                 self.warm_came(whose, range, found.ok(), (spoiled, again));
             }
             (Purpose::Prefetch | Purpose::Rewrite(_), _) => {}
-            // An answer of the wrong kind: asked again, it may come right.
+            // An answer of the wrong kind. A second request may get the right one.
             (
                 purpose @ (Purpose::Status { .. }
                 | Purpose::Stage(_)
@@ -151,7 +151,7 @@ impl Volume {
     fn outdated(&mut self, request: StoreRequest, read: u64, slot: usize) {
         let StoreRequest { range, spoiled, again, .. } = request;
         if spoiled {
-            // It may have been when it was asked for.
+            // It may have been the newest at the time of the request.
             self.read_for(ReadTarget::Slot { read, slot }, range);
         } else if again {
             self.out.event(Event::StoreOutdated { range });
@@ -197,7 +197,7 @@ impl Volume {
         }
     }
 
-    /// Takes the store's answer to the question what was written.
+    /// Takes the store's answer to the request for changes.
     pub(super) fn store_changes(&mut self, number: RequestId, result: Result<Changes, ReadError>) {
         let Some(request) = self.session.answered(number) else { return };
         match (result, &request.purpose) {
@@ -205,16 +205,16 @@ impl Volume {
                 self.caching.changed(self.context.now, &changes, &mut self.out);
             }
             (Err(error), Purpose::Changes(_)) => self.store_refused(request, error),
-            // An answer of the wrong kind: asked again, it may come right.
+            // An answer of the wrong kind. A second request may get the right one.
             _ => self.ask(request.range, request.purpose, true),
         }
     }
 
-    /// The store does not give what was asked for.
+    /// The store refuses the request.
     pub(super) fn store_refused(&mut self, request: StoreRequest, error: ReadError) {
         match error {
             ReadError::Fenced(epoch) => {
-                // Put back, so that it is answered with everything else.
+                // Put it back, so that it gets its answer with all others.
                 self.session.put_back(request);
                 self.fence(epoch);
             }
@@ -235,7 +235,7 @@ impl Volume {
         }
     }
 
-    /// The store has not what was asked for.
+    /// The store does not have the range.
     fn store_lacks(&mut self, request: StoreRequest, range: Range) {
         let now = self.context.now;
         match request.purpose {
@@ -259,9 +259,9 @@ impl Volume {
         }
     }
 
-    // --- the table of versions ---
+    // --- the version table ---
 
-    /// Goes on with the table of versions, and with what waited for it.
+    /// Continues the work of the version table, and the requests that waited for it.
     pub(super) fn settle_versions(&mut self) {
         let journal = self.log.journal();
         let held = journal.held_bytes();

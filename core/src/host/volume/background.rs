@@ -12,12 +12,12 @@ use crate::host::versions::Standing;
 use crate::wire::link::{Piece, ReadError};
 use bytes::Bytes;
 
-/// More than this part of the journal has to be free for a write that no client made.
+/// More than this part of the journal has to be free for a write of this host itself.
 const FREE_OF_JOURNAL: u64 = 2;
 
 impl Volume {
-    /// Whether nobody could have to wait for a write that no client made, and it would get to the
-    /// store.
+    /// Whether no client could have to wait for a write of this host itself, and the write would
+    /// reach the store.
     fn may_write_own(&self) -> bool {
         let ends = self.session.is_closing() || self.session.is_fenced();
         let stuck = self.acknowledger.has_failed()
@@ -26,11 +26,11 @@ impl Volume {
             || self.acknowledger.has_waiting_writes();
         let journal = self.log.journal();
         let free = journal.used_bytes() <= journal.capacity_bytes() / FREE_OF_JOURNAL;
-        // A snapshot is not written to.
+        // A snapshot takes no writes.
         self.context.epoch > 0 && !ends && !stuck && free
     }
 
-    /// Longest piece that is written by this host itself, in sectors.
+    /// Longest piece of a write of this host itself, in sectors.
     fn own_sectors(&self) -> u64 {
         let journal = self.log.journal();
         piece_sectors(journal.capacity_bytes(), journal.record_sectors_max())
@@ -38,12 +38,12 @@ impl Volume {
 
     // --- writing back ---
 
-    /// The store says that it has lost these.
+    /// The store reports that it has lost these ranges.
     pub(super) fn told_damaged(&mut self, ranges: &[Range]) {
         self.background.repairs().told(ranges, self.session.sectors(), &mut self.out);
     }
 
-    /// Goes on with what the store has lost.
+    /// Continues with the ranges that the store has lost.
     pub(super) fn repair_on(&mut self) {
         if !self.background.repairs().is_waiting() {
             return;
@@ -71,7 +71,7 @@ impl Volume {
         }
     }
 
-    /// The parts of a piece that the cache has, without those that are not committed.
+    /// The parts of a piece that the cache has, without uncommitted ranges.
     fn cached_parts(&mut self, piece: Range) -> Vec<(Range, Found)> {
         let mut here = RangeSet::new();
         for range in self.log.at_store(piece) {
@@ -89,7 +89,7 @@ impl Volume {
         self.write_back();
     }
 
-    /// Writes what has been read of a piece, if all of it has.
+    /// Writes a piece after all reads of it.
     fn write_back(&mut self) {
         let may = self.may_write_own();
         for (range, data) in self.background.repairs().take_read(may) {
@@ -105,7 +105,7 @@ impl Volume {
 
     // --- warming ---
 
-    /// Goes on with what is to be warmed.
+    /// Continues the warming.
     pub(super) fn warm_on(&mut self) {
         self.background.warming().end(&mut self.out);
         let now = self.context.now;
@@ -122,9 +122,9 @@ impl Volume {
         }
     }
 
-    /// Asks for what of a piece is not in the cache, as far as the store has it.
+    /// Asks the store for the parts of a piece that the cache lacks.
     fn warm(&mut self, whose: WarmingFor, piece: Range) {
-        // The last line that is pinned may be longer than the volume.
+        // The last pinned line may end after the volume.
         let Some(piece) = piece.intersect(Range::new(0, self.session.sectors())) else { return };
         for missing in self.caching.missing(piece) {
             let mut wanted = RangeSet::new();
@@ -182,7 +182,7 @@ impl Volume {
         self.background.rewriting().set_key(key, self.log.last());
     }
 
-    /// Goes on with what is to be encrypted anew.
+    /// Continues the encryption under the newest key.
     pub(super) fn rewrite_on(&mut self) {
         if !self.background.rewriting().is_running() {
             return;
@@ -208,7 +208,7 @@ impl Volume {
         }
     }
 
-    /// Asks for a piece, without what is not committed: that was written under the newest key.
+    /// Asks for a piece, without uncommitted ranges: these are under the newest key already.
     fn rewrite_ask(&mut self, piece: Range) {
         let Some(piece) = piece.intersect(Range::new(0, self.session.sectors())) else { return };
         let mut wanted = RangeSet::new();
@@ -222,7 +222,7 @@ impl Volume {
         }
     }
 
-    /// The store has answered with what it has of a piece.
+    /// Takes the store's answer for a piece.
     pub(super) fn rewrite_came(
         &mut self,
         number: u64,
@@ -239,7 +239,7 @@ impl Volume {
         let older = older_parts(range, &pieces, payload, self.keyed.packer());
         let unfit = match (older, standing) {
             (Ok(_), Standing::Outdated) if spoiled => {
-                // It may have been the newest when it was asked for.
+                // It may have been the newest at the time of the request.
                 return self.background.rewriting().later(now, number);
             }
             (Ok(_), Standing::Outdated) => None,
@@ -260,8 +260,8 @@ impl Volume {
         self.background.rewriting().failed(now, number);
     }
 
-    /// Writes what of a piece is under an older key, without what was written since it was asked
-    /// for.
+    /// Writes the parts of a piece that are under an older key, without those that clients wrote
+    /// since the request.
     fn rewrite(&mut self, number: u64, older: Vec<(Range, Bytes)>) {
         let now = self.context.now;
         if !self.may_write_own() {

@@ -12,10 +12,10 @@ use crate::host::requests::Purpose;
 impl Volume {
     // --- inputs and outputs ---
 
-    /// Gives the volume a read cache, before its first request. What the cache held in an earlier
-    /// life is used once the store has said what was written since. If the volume is encrypted, the
-    /// cache is sealed, and is of use with a [table of versions](Volume::set_versions) only.
-    /// [`Volume::handle_pins`] says which ranges are pinned, here and whenever that changes.
+    /// Gives the volume a read cache, before its first request. The volume uses the old content of
+    /// the cache after the store has listed the writes since. If the volume is encrypted, the cache
+    /// is sealed, and is of use with a [version table](Volume::set_versions) only.
+    /// [`Volume::handle_pins`] sets the pinned ranges, here and after each change.
     pub fn set_cache(&mut self, now: Time, cache: Cache) {
         self.input(now);
         let keys = self.keyed.packing().keys().cloned();
@@ -30,17 +30,17 @@ impl Volume {
         self.cache_done(result);
     }
 
-    /// The next operation on the cache file. Writes and syncs are carried out in the order given,
-    /// but in none with those of the journal.
+    /// The next operation on the cache file. Carry out writes and syncs in the order given. Their
+    /// order relative to those of the journal is free.
     pub fn poll_cache(&mut self) -> Option<DiskOperation> {
         self.settle();
         self.caching.poll_disk()
     }
 
-    /// This is pinned from now on and nothing else, as far as the cache allows
-    /// ([`CacheStatus::pinned_most_bytes`](crate::host::cache::CacheStatus::pinned_most_bytes)):
-    /// what clients read and write of it stays in the cache, and what is not there is read ahead.
-    /// False if there is no cache.
+    /// Replaces all pinned ranges, as far as the cache allows
+    /// ([`CacheStatus::pinned_most_bytes`](crate::host::cache::CacheStatus::pinned_most_bytes)).
+    /// The cache keeps the data of these ranges that clients read and write. The volume reads the
+    /// missing ranges ahead. False if there is no cache.
     pub fn handle_pins(&mut self, now: Time, pins: Pins) -> bool {
         self.input(now);
         self.background.warming().pins_changed();
@@ -53,12 +53,12 @@ impl Volume {
         Some(self.caching.get()?.pins())
     }
 
-    /// Brings ranges into the cache, as fast as the line allows and behind everything that clients
-    /// read, whatever they replace there. [`Status::warming`](crate::host::Status::warming) says
-    /// how it goes, and [`Event::Warmed`](crate::host::Event::Warmed) that it has come to its end.
+    /// Brings ranges into the cache, as fast as the line allows and behind all reads of clients.
+    /// They may replace any other content there. [`Status::warming`](crate::host::Status::warming)
+    /// shows the progress, and [`Event::Warmed`](crate::host::Event::Warmed) reports the end.
     ///
     /// # Errors
-    /// If that cannot be.
+    /// Why that is not possible.
     pub fn handle_warm(&mut self, now: Time, ranges: &[Range]) -> Result<(), WarmError> {
         self.input(now);
         self.background.warming().begin(self.caching.get(), ranges)
@@ -94,7 +94,7 @@ impl Volume {
         }
     }
 
-    /// A hit that was none.
+    /// The cache lacks a range that looked like a hit.
     fn cache_lacks(&mut self, reader: Reader, range: Range) {
         if Repairs::reads(reader) {
             return self.repair_read(reader, None);

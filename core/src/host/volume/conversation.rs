@@ -1,4 +1,4 @@
-//! Routing of the conversation with the store: how it is resumed, and how it ends.
+//! Routing of the conversation with the store: its resume, and its end.
 
 use super::Volume;
 use crate::block::{BlockError, Epoch};
@@ -11,7 +11,7 @@ impl Volume {
     /// Asks the store to let the epoch go on.
     pub(super) fn resume(&mut self) {
         if self.session.resume(&self.context, &mut self.out) {
-            // Nothing that was prepared for the conversation before may follow the resume.
+            // Nothing prepared for the earlier conversation may follow the resume.
             self.drain.abandon();
             self.ask_again();
         }
@@ -41,7 +41,7 @@ impl Volume {
         self.out.event(Event::Resumed { committed });
     }
 
-    /// The connection is lost.
+    /// The connection has gone.
     pub(super) fn link_down(&mut self) {
         self.session.link_down();
         self.out.drop_messages();
@@ -57,7 +57,7 @@ impl Volume {
         }
     }
 
-    /// The journal cannot be written any more.
+    /// The journal accepts no more writes.
     pub(super) fn journal_failed(&mut self, error: String) {
         self.log.latch();
         let continues = self.context.config.on_journal_failure == OnJournalFailure::Continue;
@@ -68,7 +68,7 @@ impl Volume {
         }
     }
 
-    /// Nothing that somebody waits for will come.
+    /// Fails all requests that wait: their answers will not come.
     fn give_up(&mut self, error: BlockError) {
         let mut ids = self.acknowledger.give_up();
         ids.extend(self.reads.give_up());

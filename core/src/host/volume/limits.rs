@@ -5,16 +5,16 @@ use crate::block::Time;
 use crate::host::readahead::Trace;
 
 impl Volume {
-    /// Limits on what goes over the line, in bytes a second: for the drain, and for reading ahead.
-    /// Reads are never limited, nor is the part of the drain that somebody waits for.
+    /// Limits the traffic on the line, in bytes a second: for the drain, and for read-ahead. Reads
+    /// have no limit, nor has the part of the drain that a client waits for.
     pub fn handle_limits(&mut self, now: Time, drain: Option<u64>, readahead: Option<u64>) {
         self.input(now);
         self.drain.set_limit(now, drain);
         self.readahead.set_limit(now, readahead);
     }
 
-    /// Records which sectors clients read, in order of their first use, until
-    /// [`Volume::handle_stop_recording`]. False if that is being done already.
+    /// Records the sectors that clients read, in order of their first use, until
+    /// [`Volume::handle_stop_recording`]. False if a recording is under way.
     pub fn handle_record(&mut self, now: Time) -> bool {
         self.input(now);
         self.readahead.record()
@@ -26,10 +26,10 @@ impl Volume {
         self.readahead.stop_recording()
     }
 
-    /// Reads a trace ahead, as fast as the line allows and no further ahead of the clients than
-    /// there is memory for, until its end or until clients read something else.
+    /// Reads a trace ahead, as fast as the line allows, and only as far ahead of the clients as
+    /// memory allows. It ends with the trace, or when clients read something else.
     /// [`Event::TraceReplayed`](crate::host::Event::TraceReplayed) says how it ended, unless
-    /// another takes its place.
+    /// another replay takes its place.
     pub fn handle_replay(&mut self, now: Time, trace: &Trace) {
         self.input(now);
         self.readahead.start_replay(trace);

@@ -4,9 +4,9 @@
 //! is for. The result goes to the machines that it concerns. No machine sees the state of another
 //! one.
 //!
-//! Inputs only record an event. [`Volume::settle`] restores the invariants before the next output
-//! is given, once for any number of inputs. This makes groups: all writes that arrive before the
-//! shell asks for disk work share a frame.
+//! Inputs only record an event. [`Volume::settle`] restores the invariants before the next output,
+//! once for any number of inputs. This makes groups: all writes that arrive before the shell asks
+//! for disk work share a frame.
 
 mod asking;
 mod background;
@@ -49,15 +49,15 @@ const SYNC_BYTES: u64 = 4 << 20;
 ///
 /// # Call order
 ///
-/// After any `handle_*`, call every `poll_*` until it gives nothing. Replies come in any order,
-/// each request has exactly one. Disk writes and syncs are to be carried out in the order given.
+/// After any `handle_*`, call every `poll_*` until it returns nothing. Replies come in any order.
+/// Each request has exactly one. Carry out disk writes and syncs in the order given.
 ///
-/// Methods are of four kinds: *inputs* (`handle_*`, `set_*`) mark the outputs as stale and route;
-/// *outputs* (`poll_*`) settle first; *queries* change nothing; *routing* (private, in the modules
-/// below) moves what one machine gives back to the others.
+/// Methods are of four kinds. *Inputs* (`handle_*`, `set_*`) mark the outputs as stale and route.
+/// *Outputs* (`poll_*`) settle first. *Queries* change nothing. *Routing* (private, in the modules
+/// below) passes results of one machine to the others.
 #[derive(Debug)]
 pub struct Volume {
-    /// Which volume it is, and what time it is.
+    /// The identity and the settings of the volume, and the time.
     context: Context,
     /// Every write until the store has committed it.
     log: WriteLog,
@@ -73,7 +73,7 @@ pub struct Volume {
     readahead: ReadAhead,
     /// The read cache.
     caching: Caching,
-    /// Packing and encryption, and the table of versions.
+    /// Packing and encryption, and the version table.
     keyed: KeyedContent,
     /// Copies that the store makes.
     copies: Copies,
@@ -84,10 +84,10 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Begins the epoch that `attached` grants. In [`Mode::Journal`] `recovered` is what
-    /// [`super::journal::Recovery`] found, also in a journal just created; without it the volume
-    /// begins as after a journal failure. In [`Mode::WriteThrough`] a journal left over from an
-    /// earlier run is drained, and not written to.
+    /// Begins the epoch that `attached` grants. In [`Mode::Journal`], `recovered` is the result of
+    /// [`super::journal::Recovery`], also for a new journal; without it the volume begins as after
+    /// a journal failure. In [`Mode::WriteThrough`] the volume drains a journal of an earlier run,
+    /// and writes nothing to it.
     #[must_use]
     pub fn new(
         now: Time,
@@ -131,8 +131,8 @@ impl Volume {
     // --- inputs ---
 
     /// Takes a request; `id` comes back with its reply. The range must fit [`Volume::sectors`],
-    /// which may have grown since a client was told its size but never shrinks, and a write's data
-    /// must be as long as its range.
+    /// which may have grown since a client learned its size but never shrinks. A write's data must
+    /// be as long as its range.
     pub fn handle_request(&mut self, now: Time, id: u64, request: Request) {
         self.input(now);
         if let Some(error) = self.refusal(&request) {
@@ -201,7 +201,7 @@ impl Volume {
         self.resume();
     }
 
-    /// The connection is lost. What was sent and not answered may or may not have arrived.
+    /// The connection is lost. Messages without an answer may or may not have arrived.
     pub fn handle_link_down(&mut self, now: Time) {
         self.input(now);
         self.link_down();
@@ -262,17 +262,16 @@ impl Volume {
         self.input(now);
     }
 
-    /// New requests are refused from now on; those under way are finished, the journal is synced,
-    /// the drain goes on until [`Volume::is_drained`], and then the epoch is ended.
+    /// From now on refuses new requests. Finishes those under way and syncs the journal. Drains
+    /// until [`Volume::is_drained`]. Then ends the epoch.
     pub fn handle_shutdown(&mut self, now: Time) {
         self.input(now);
         self.session.close();
     }
 
-    /// The keys of the volume are these from now on: all that there were, and perhaps a newer one,
-    /// with which new writes are encrypted. If they say that the older ones are to be [given
-    /// up](Keys::retires), what is under these is encrypted anew. Nothing happens if the volume is
-    /// not encrypted.
+    /// Replaces the keys of the volume: all old ones, and perhaps a newer one, which encrypts new
+    /// writes. If the keys say to [give up](Keys::retires) older ones, encrypts the content under
+    /// these anew. Does nothing if the volume is not encrypted.
     pub fn handle_keys(&mut self, now: Time, keys: Keys) {
         self.input(now);
         self.caching.set_keys(&keys);
@@ -280,15 +279,16 @@ impl Volume {
         self.keys_changed();
     }
 
-    /// Gives a keyed volume its table of versions, before its first request. Its journal has to
-    /// have been recovered [with versions](super::journal::Recovery::with_versions), or be new.
+    /// Gives a keyed volume its version table, before its first request. The recovery of its
+    /// journal must have been [with versions](super::journal::Recovery::with_versions), or the
+    /// journal must be new.
     pub fn set_versions(&mut self, now: Time, versions: Versions) {
         self.input(now);
         self.log.hold();
         self.keyed.set_versions(versions);
     }
 
-    /// Takes the outcome of an operation on the files of the table of versions.
+    /// Takes the outcome of an operation on the files of the version table.
     pub fn handle_versions(&mut self, now: Time, result: DiskResult) {
         self.input(now);
         self.keyed.handle_disk(result, &mut self.out);
@@ -299,7 +299,7 @@ impl Volume {
         self.out.set_stale();
     }
 
-    /// Why a request is not taken, if it is not.
+    /// Why the volume refuses a request, if it does.
     fn refusal(&self, request: &Request) -> Option<BlockError> {
         if self.session.is_fenced() {
             return Some(BlockError::Fenced);
@@ -329,7 +329,7 @@ impl Volume {
         if let Some(message) = self.out.next_message() {
             return Some(message);
         }
-        // Told a frame at a time, so that a large map never becomes a large queue.
+        // Announce a frame at a time, so that a large map never becomes a large queue.
         if self.session.is_up() && !self.session.is_fenced() {
             self.drain.announce_rest(&self.context, &self.log, &mut self.out);
         }
@@ -342,15 +342,15 @@ impl Volume {
         self.out.next_event()
     }
 
-    /// The next operation on the files of the table of versions. Writes and syncs are carried out
-    /// in the order given, but in none with those of the journal. A read beyond the end of a file
-    /// gives zeroes.
+    /// The next operation on the files of the version table. Carry out writes and syncs in the
+    /// order given. Their order relative to those of the journal is free. A read beyond the end of
+    /// a file returns zeroes.
     pub fn poll_versions(&mut self) -> Option<DiskOperation> {
         self.settle();
         self.keyed.poll_disk()
     }
 
-    /// When [`Volume::handle_timeout`] should be called, unless another input comes before.
+    /// When to call [`Volume::handle_timeout`], unless another input comes before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let now = self.context.now;
@@ -364,7 +364,7 @@ impl Volume {
         let replay = self.readahead.deadline(now).filter(|_| up);
         let cache = self.caching.get().filter(|cache| cache.is_ready());
         let background = self.background.deadline(now, cache, self.readahead.limit_end(now));
-        // A deadline that has passed waits for something else than time.
+        // If a deadline has passed, it waits for something else than time.
         [
             sync,
             self.session.deadline(),
@@ -384,7 +384,7 @@ impl Volume {
 
     // --- queries ---
 
-    /// Whether no connection to the store has been reported since the last one was lost.
+    /// Whether there is no connection to the store.
     #[must_use]
     pub fn is_link_down(&self) -> bool {
         self.session.is_down()
@@ -396,8 +396,8 @@ impl Volume {
         self.awaited().is_some() || self.session.is_closing()
     }
 
-    /// Whether, after [`Volume::handle_shutdown`], nobody waits for anything and all that was
-    /// acknowledged is on stable storage: the process may end.
+    /// Whether, after [`Volume::handle_shutdown`], no client waits for anything and all
+    /// acknowledged writes are on stable storage: the process may end.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.session.is_closing()
@@ -427,7 +427,7 @@ impl Volume {
         self.session.is_detached()
     }
 
-    /// The size of the volume in sectors: requests up to there are good.
+    /// The size of the volume in sectors. Requests up to there are valid.
     #[must_use]
     pub fn sectors(&self) -> u64 {
         self.session.sectors()
@@ -477,7 +477,7 @@ impl Volume {
             }
             self.end_epoch();
         }
-        // Also for the room that writes found to be missing just now.
+        // Also for the room that writes have just found missing.
         self.settle_versions();
         let (moment, hurried) = (self.log.moment(&self.context), self.session.is_closing());
         self.caching.settle(self.context.now, moment, hurried);
@@ -486,7 +486,7 @@ impl Volume {
         out.write_file(|id| log.next_operation(context, wants_sync, id));
     }
 
-    /// Lets those know whose number has got where it has to be.
+    /// Answers the requests whose number has got where it has to be.
     fn wake(&mut self) {
         let progress = self.log.progress();
         self.acknowledger.wake(progress, &mut self.out);
@@ -504,7 +504,7 @@ impl Volume {
             || self.acknowledger.has_waiting_writes()
             || self.background.wants_room()
             || self.session.is_closing()
-            // Acknowledged writes are kept for salvage.
+            // The journal keeps acknowledged writes for salvage.
             || self.session.is_fenced()
             || journal.unsynced_bytes() >= SYNC_BYTES.min(config.memory_bytes / 4)
             || journal.oldest_unstable().is_some_and(is_late)

@@ -1,10 +1,10 @@
-//! Routing of reads: from the log, from what was read ahead, from the cache, or from the store; and
-//! of status queries.
+//! Routing of reads: from the log, from the read-ahead, from the cache, or from the store. Also
+//! routing of status queries.
 //!
-//! A part that the log does not have may be taken from the store at any later time: everything
-//! older than the read is committed, and what is written meanwhile is concurrent with it. What is
-//! read ahead has no such excuse, so a write spoils it. A part that is staged is the store's to
-//! give too, once it is committed: until then a read of it waits.
+//! If the log does not have a part, the store may give it at any later time. The store has
+//! committed everything older than the read, and later writes are concurrent with it. Read-ahead
+//! has no such excuse, so a write spoils it. Only the store can give a staged part, after its
+//! commit. A read of it waits for that.
 
 use super::Volume;
 use crate::block::{BlockError, BlockState, Range, ReadPiece, Reply};
@@ -25,7 +25,7 @@ impl Volume {
         counters.reads += 1;
         counters.read_bytes += range.bytes();
         self.read_for(ReadTarget::Client(id), range);
-        // After what this read waits for.
+        // Begin a read-ahead behind the requests of this read.
         self.read_on(range);
     }
 
@@ -55,7 +55,7 @@ impl Volume {
         }
     }
 
-    /// Finds out where the parts of a read are.
+    /// Finds the sources of the parts of a read.
     fn plan(&mut self, read: u64, range: Range) -> ReadPlan {
         let Volume { context, log, readahead, caching, drain, keyed, out, .. } = self;
         let trusted = !drain.verifies_memory() && !keyed.packing().is_encrypting();
@@ -78,7 +78,7 @@ impl Volume {
         plan
     }
 
-    /// Asks the store for staged parts of reads that are committed by now.
+    /// Asks the store for staged parts of reads that it has committed by now.
     pub(super) fn read_committed(&mut self) {
         let parts = self.reads.take_committed(self.log.committed());
         self.ask_for(parts);
@@ -91,7 +91,7 @@ impl Volume {
 
     // --- the journal ---
 
-    /// Reads what is in memory, and verifies it.
+    /// Reads from memory, and verifies the data.
     fn read_memory(&mut self, read: u64, part: JournalPart) {
         let found = part.extract_from_memory(self.log.journal(), self.keyed.packer());
         if let Err(problem) = &found
@@ -151,7 +151,7 @@ impl Volume {
         if place.seq > self.log.committed() || self.drain.has_store_lost_writes() {
             return self.fill(read, slot, Err(BlockError::Medium(wanted)));
         }
-        // The journal was no more than a cache of it: the store has this, or something newer.
+        // The journal only had a copy of it. The store has this, or something newer.
         self.log.forget(wanted, place.addr);
         if self.reads.waits(read) {
             self.out.count().store_read_bytes += wanted.bytes();
@@ -161,14 +161,14 @@ impl Volume {
 
     // --- status ---
 
-    /// A client asks what has content.
+    /// A client asks which ranges have content.
     pub(super) fn query_status(&mut self, id: u64, range: Range) {
         let cover = self.log.cover(range).take(RUNS);
         let local: Vec<(Range, Option<BlockState>)> =
             cover.map(|(part, place)| (part, place.map(|place| place.state()))).collect();
         let unknown = local.iter().position(|(_, state)| state.is_none());
         let first = match unknown {
-            // The part that is known here is an answer; the store may be a long way off.
+            // If a part is known here, it is an answer: the store may be far away.
             Some(known) if known == 0 || self.session.is_up() => local[known].0,
             _ => {
                 let runs = merge(&local[..unknown.unwrap_or(local.len())], &[]);

@@ -1,5 +1,5 @@
 //! Routing of writes: into the log, to every machine that has to know of them, and to their
-//! acknowledgement.
+//! acknowledgment.
 
 use super::Volume;
 use crate::block::Range;
@@ -18,7 +18,7 @@ impl Volume {
         }
     }
 
-    /// Lets writes in that waited, in order.
+    /// Admits waiting writes, in order.
     pub(super) fn admit(&mut self) {
         while let Some(mut write) = self.acknowledger.take_waiting() {
             if !self.append(&mut write) {
@@ -40,15 +40,15 @@ impl Volume {
         self.acknowledger.wait_until_durable(&self.context.config, progress, id, &mut self.out);
     }
 
-    /// Writes a range again, for this host itself: whether there was room for all of it, and how
-    /// many sectors were written.
+    /// Writes a range again, for this host itself. Returns whether all of it had room, and the
+    /// number of written sectors.
     pub(super) fn write_own(&mut self, range: Range, data: Bytes) -> (bool, u64) {
         let mut write = PendingWrite::own(range, data);
         (self.append(&mut write), write.done())
     }
 
-    /// Appends as much of a write as there is room for; true if that is all of it. Every machine
-    /// that keeps something of a range learns that the range has new content.
+    /// Appends as much of a write as has room. True if that is all of it. Every machine that keeps
+    /// something of a range learns that the range has new content.
     fn append(&mut self, write: &mut PendingWrite) -> bool {
         let Volume {
             context,
@@ -63,7 +63,7 @@ impl Volume {
             ..
         } = self;
         let now = context.now;
-        // Only a cache and a table of versions care whether an answer is spoiled.
+        // Only a cache and a version table care whether an answer is spoiled.
         let spoils = caching.is_on() || keyed.has_versions();
         let announces = context.config.mode != Mode::WriteThrough && session.is_up();
         log.append(context, keyed.packer(), write, |header| {
