@@ -1,12 +1,13 @@
-//! The admin address of a store or host: `/metrics` (Prometheus text), `/livez`, `/readyz` and `/status` (JSON).
-//! `/healthz` is another name of `/readyz`.
+//! The admin address of a store or host: `/metrics` (Prometheus text), `/livez`, `/readyz` and
+//! `/status` (JSON). `/healthz` is another name of `/readyz`.
 //!
-//! Nobody is asked who they are, so it listens on loopback only, and what changes anything needs a token
-//! that only the owner of the state directory can read: a browser on this machine, or another user, is
-//! on loopback too. A page that a browser has loaded from elsewhere, under a name that leads here, is
-//! turned away by that name. It knows nothing of what it shows: that is a [`Report`].
+//! The listener does not authenticate readers, so it listens on loopback only. Browsers and other
+//! users of this machine are on loopback too. So a change needs a token that only the owner of the
+//! state directory can read. The listener also refuses requests of pages that a browser has loaded
+//! from elsewhere, under a name that leads here. The content is that of a [`Report`].
 //!
-//! Memory is bounded: connections, heads, and bodies, none of which is read of who has not shown the token.
+//! Memory is bounded by the number of connections and the sizes of heads and bodies. The listener
+//! reads the body of a request only after a valid token.
 
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
@@ -33,12 +34,12 @@ use tokio::task::JoinSet;
 
 pub use crate::metrics::Metrics;
 
-/// Why something was not done.
+/// Why a change was refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Whoever asked did not show that they may.
+    /// The client did not show a valid token.
     Forbidden,
-    /// It cannot be done: why.
+    /// The change failed, for this reason.
     Failed(String),
 }
 
@@ -47,7 +48,7 @@ pub enum Refusal {
 pub struct Unready {
     /// In one word, for programs, as in `fenced`.
     pub reason: &'static str,
-    /// The volume that is concerned, if it is one.
+    /// The affected volume, if it is one.
     pub volume: Option<String>,
     /// For people.
     pub detail: String,
@@ -60,7 +61,7 @@ struct Readiness {
     reasons: Vec<Unready>,
 }
 
-/// What there is to show.
+/// The content of the pages.
 #[async_trait]
 pub trait Report: Send + Sync + 'static {
     /// Numbers in Prometheus text format, as [`Metrics::finish`] gives them.
@@ -77,12 +78,12 @@ pub trait Report: Send + Sync + 'static {
     async fn page(&self, _name: &str) -> Option<Result<serde_json::Value, String>> {
         None
     }
-    /// Whether someone who shows `token` may change something on a page, and in how many bytes at most; `None` if
-    /// there is no such page.
+    /// Whether someone who shows `token` may change something on a page, and in how many bytes at
+    /// most; `None` if there is no such page.
     fn may_change(&self, _name: &str, _token: &str) -> Option<Result<usize, Refusal>> {
         None
     }
-    /// Does what is asked on a page by someone who may.
+    /// Makes a change on a page, for a client with a valid token.
     async fn change(&self, _name: &str, _change: serde_json::Value) -> Result<(), Refusal> {
         Err(Refusal::Forbidden)
     }
@@ -91,7 +92,7 @@ pub trait Report: Send + Sync + 'static {
 /// A bound admin address.
 pub struct Bound {
     listener: TcpListener,
-    /// What it may be called, besides loopback addresses and `localhost`.
+    /// Names of the listener, besides loopback addresses and `localhost`.
     names: Arc<[String]>,
 }
 
@@ -108,7 +109,7 @@ impl Bound {
 /// Binds the address of `--admin`; `none` is no listener. `names` are those of `--admin-host`.
 ///
 /// # Errors
-/// If it is no address, not a loopback address, or cannot be bound.
+/// If it is no address, not a loopback address, or the bind fails.
 pub fn bind(address: &str, names: &[String]) -> Result<Option<Bound>> {
     if address == "none" {
         return Ok(None);
@@ -129,7 +130,7 @@ pub fn bind(address: &str, names: &[String]) -> Result<Option<Bound>> {
     Ok(Some(Bound { listener, names: names.into() }))
 }
 
-/// What requests are answered from.
+/// The sources of the answers.
 #[derive(Clone)]
 struct Desk {
     report: Arc<dyn Report>,
@@ -140,10 +141,10 @@ struct Desk {
 /// Answers requests.
 type Routes = TowerToHyperService<Router>;
 
-/// Serves until the task is dropped.
+/// Serves until the task ends.
 ///
 /// # Errors
-/// If the listener cannot be used.
+/// If the listener fails.
 pub async fn serve(bound: Bound, report: Arc<dyn Report>) -> Result<()> {
     let desk = Desk { report, bodies: Arc::new(Semaphore::new(limits::ADMIN_BODIES)) };
     let router = Router::new()
@@ -206,8 +207,8 @@ async fn connection(stream: TcpStream, mut place: Stranger, routes: Routes, name
     }
 }
 
-/// Whether a request is for this address by a name of its own, and no page from elsewhere made it: a browser says
-/// both (RFC 9110 §7.2, RFC 6454 §7).
+/// Checks that a request uses a name of this address, and that no page from elsewhere made it. A
+/// browser sends both facts (RFC 9110 §7.2, RFC 6454 §7).
 fn check<B>(request: &Request<B>, names: &[String]) -> Result<(), String> {
     let header = |name| request.headers().get_all(name).into_iter();
     let hosts = header(header::HOST).map(|value| value.to_str().unwrap_or_default());
@@ -243,7 +244,7 @@ fn is_ours(authority: &str, names: &[String]) -> bool {
 /// Serves from a thread of its own, for as long as the process lives.
 ///
 /// # Errors
-/// If the thread cannot be started.
+/// If the thread cannot start.
 pub fn start(bound: Bound, report: Arc<dyn Report>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("admin".into()).spawn(move || {
@@ -296,7 +297,7 @@ async fn change(
 ) -> Response {
     let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-    // Before anything of the body is read.
+    // Check this before reading any of the body.
     let done = match desk.report.may_change(&name, token) {
         None => return StatusCode::NOT_FOUND.into_response(),
         Some(Err(refusal)) => Err(refusal),
@@ -315,7 +316,7 @@ async fn change(
     }
 }
 
-/// Reads what is to be changed.
+/// Reads the body of a change.
 async fn taken_in(
     desk: &Desk,
     headers: &HeaderMap,
@@ -403,7 +404,8 @@ mod tests {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut reply = Vec::new();
         let read = stream.read_to_end(&mut reply);
-        // One that is closed while something comes in is reset after its answer.
+        // If the server closes a connection with input on its way, the client sees a reset after
+        // the answer.
         let _ = tokio::time::timeout(Duration::from_secs(30), read).await.unwrap();
         String::from_utf8(reply).unwrap()
     }

@@ -8,11 +8,11 @@ use longhaul_core::wire::link::{
 use longhaul_link::Requests;
 use std::time::Duration;
 
-/// How often a store that is opening the volume is asked again, and how long after.
+/// How often to ask a store again that is opening the volume, and the pause.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Reads one; empty if it was never set.
+/// Reads an attribute; empty if nobody ever set it.
 ///
 /// # Errors
 /// If the store does not answer, or refuses.
@@ -42,10 +42,11 @@ pub async fn epoch(requests: &Requests, name: &str) -> Result<Epoch> {
     bail!("the store does not open the volume: look at its log and try again")
 }
 
-/// Sets one, in this epoch; with `old`, only in place of that value.
+/// Sets an attribute in this epoch. With `old`, the store sets it only in place of that value.
 ///
 /// # Errors
-/// If the store fails, there is another value, or the volume has been attached meanwhile.
+/// If the store fails, the attribute has another value, or a host has attached the volume
+/// meanwhile.
 pub async fn set(
     requests: &Requests,
     info: &VolumeInfo,

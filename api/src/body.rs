@@ -1,4 +1,4 @@
-//! How requests are read: what is wrong with one is an answer like any other.
+//! Reads requests. A fault in one gets an answer like any other.
 
 use super::failure::Failure;
 use super::types::ProblemKind;
@@ -14,13 +14,14 @@ use std::time::Duration;
 
 /// Largest body of a request.
 pub(super) const MAX_BYTES: usize = 64 << 10;
-/// What is read of one that is larger: who sends it looks for the answer only when it is sent, and would find the connection
-/// closed. A larger one still is cut off.
+/// How much of a body that is too large to read and drop. Its sender looks for the answer only
+/// after sending all of it, and must not find the connection closed. The server cuts off even
+/// larger ones.
 const MAX_DROPPED_BYTES: usize = 4 << 20;
 /// How long a body may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What is said in JSON.
+/// A body in JSON.
 pub(super) struct Said<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Said<T> {
@@ -52,7 +53,7 @@ async fn whole(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
     };
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let announced = announced.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
-    // Who asks whether to send it sends nothing yet.
+    // A client that asks whether to send the body has not sent any of it.
     if announced > MAX_BYTES as u64 && headers.contains_key(header::EXPECT) {
         return Err(too_large());
     }
@@ -71,7 +72,7 @@ async fn whole(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {
     if bytes > MAX_BYTES { Err(too_large()) } else { Ok(read.into()) }
 }
 
-/// What follows the `?`.
+/// The query of the URI, after the `?`.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {

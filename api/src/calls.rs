@@ -1,4 +1,4 @@
-//! What can be asked of a store: a method for each path of its API that commands need.
+//! The requests to a store: a method for each path of its API that commands need.
 
 use super::client::Client;
 use super::types::{
@@ -28,7 +28,8 @@ fn part(name: &str) -> String {
     part
 }
 
-/// The path of a volume. A path has no place for a name that is empty; any other is the store's to judge.
+/// The path of a volume. A path has no place for a name that is empty; any other is the store's to
+/// judge.
 fn of_volume(name: &str) -> Result<String> {
     if name.is_empty() {
         check_name(name)?;
@@ -83,12 +84,12 @@ impl Client {
         self.act(Method::DELETE, &format!("{}{now}", of_volume(name)?)).await
     }
 
-    /// What a volume and its snapshots take.
+    /// The space of a volume and its snapshots.
     pub async fn usage(&self, name: &str) -> Result<Usage> {
         self.get_in_time(&format!("{}/usage", of_volume(name)?)).await
     }
 
-    /// What a host has not delivered.
+    /// The writes that a host has not delivered.
     pub async fn lost(&self, name: &str) -> Result<Lost> {
         self.get(&format!("{}/lost", of_volume(name)?)).await
     }
@@ -98,7 +99,7 @@ impl Client {
         self.act(Method::DELETE, &format!("{}/lost", of_volume(name)?)).await
     }
 
-    /// When snapshots of a volume are taken.
+    /// The snapshot schedule of a volume.
     pub async fn schedule(&self, volume: &str) -> Result<SnapshotSchedule> {
         self.get(&format!("{}/schedule", of_volume(volume)?)).await
     }
@@ -216,7 +217,7 @@ impl Client {
         self.call(Method::PUT, "/v1/store/drain", &Drain { draining }).await
     }
 
-    /// The second place of all objects.
+    /// The replica of all objects.
     pub async fn replica(&self) -> Result<MaybeReplica> {
         self.get("/v1/replica").await
     }

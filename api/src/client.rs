@@ -1,8 +1,9 @@
-//! The end of the HTTP API that the commands are.
+//! The commands' end of the HTTP API.
 //!
-//! A store is asked over HTTP. Where that is not reached, because only UDP gets through or the store is older than its API, the
-//! same requests are answered within the process by what answers them at a store, over a link: so a command knows of
-//! one way only. Which it is is decided when connecting, and by nothing that a store answers.
+//! A command sends its requests over HTTP. It may be that HTTP does not get through, because only
+//! UDP does, or because the store is older than its API. Then the server's code answers the same
+//! requests within this process, over a link to the store. So a command knows only one interface.
+//! The choice falls when the command connects. Answers of a store do not change it.
 
 use super::serve::{Routes, service};
 use super::session::{Caller, STORES};
@@ -28,9 +29,11 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell, watch};
 use tokio::task::JoinHandle;
 
-/// How long HTTP is alone in being tried. A guess: longer than TCP and TLS take on nearly all paths.
+/// Time for HTTP alone, before a link is tried too. A guess: TCP and TLS take less on nearly all
+/// paths.
 const LINK_AFTER: Duration = Duration::from_secs(1);
-/// How long a store may take for an answer: a bit longer than it gives each thing that it asks itself, of which it then says so.
+/// Time for an answer. A bit longer than the time that the store allows each of its own requests,
+/// so that it can report a timeout of those.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(65);
 /// How long the end of a connection may take.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -39,7 +42,7 @@ const REASON_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer: some 100,000 volumes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// The store did not do what it was asked for.
+/// The store refused the request, or failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct Refused {
@@ -62,10 +65,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a store of a credential, or to the one at `store`, so that it can be asked something.
+    /// Connects to a store of a credential, or to the one at `store`.
     ///
     /// # Errors
-    /// If no store can be reached or it refuses; the message says which, and what to do.
+    /// If no store is reachable or it refuses. The message says which, and what to do.
     pub async fn connect(credential: Credential, store: Option<&str>) -> Result<Client> {
         let mut client = Client::new(credential, store);
         client.http = client.reach().await?;
@@ -118,10 +121,10 @@ impl Client {
         }
     }
 
-    /// Connects to a store with a link, over which it is asked too.
+    /// Connects to a store with a link, and sends requests over it too.
     ///
     /// # Errors
-    /// As for [`Client::connect`].
+    /// Those of [`Client::connect`].
     pub async fn linked(credential: Credential, store: Option<&str>) -> Result<Client> {
         let client = Client::new(credential, store);
         client.link().await?;
@@ -145,13 +148,13 @@ impl Client {
         Ok(&self.link.get_or_try_init(connect).await?.requests)
     }
 
-    /// Whether the store is asked over HTTP.
+    /// Whether requests go over HTTP.
     pub fn is_over_http(&self) -> bool {
         self.http.is_some()
     }
 
-    /// The addresses of all stores of the installation as the store knows them that has answered, its own first; nothing
-    /// if none has said.
+    /// The addresses of all stores of the installation as the store knows them that has answered,
+    /// its own first; nothing if none has said.
     pub fn known_stores(&self) -> Vec<String> {
         let (own, mut all) = match (&self.http, self.link.get()) {
             (Some(http), _) => (http.address.clone(), http.stores()),
@@ -167,8 +170,8 @@ impl Client {
         all
     }
 
-    /// Writes the addresses that were learned into the file of the credential, beside those that it has: if the store that
-    /// it names is gone, the next command finds the others.
+    /// Adds new addresses of stores to the file of the credential. If the stores that it names are
+    /// gone, the next command finds the others.
     fn remember(&self) {
         let credential = &self.credential;
         let Some(path) = credential.path.as_ref().filter(|_| self.store.is_none()) else { return };
@@ -214,7 +217,8 @@ impl Client {
         decoded(&self.ask(Method::GET, path, None::<&()>, Some(ANSWER_TIMEOUT)).await?)
     }
 
-    /// Asks for something that takes as long as it takes; that the store is there is seen to below.
+    /// Sends a request whose answer may take any time. The code below checks that the store is
+    /// alive.
     pub(super) async fn get_in_time<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         decoded(&self.ask(Method::GET, path, None::<&()>, None).await?)
     }
@@ -291,10 +295,10 @@ where
     Ok((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
 }
 
-/// A store that is asked over HTTP.
+/// A store, reached over HTTP.
 struct Http {
     address: String,
-    /// What the last answer said of other stores.
+    /// The other stores that the last answer named.
     stores: std::sync::Mutex<Vec<String>>,
     sender: Mutex<SendRequest<Full<Bytes>>>,
     /// Why the connection is over.
@@ -376,7 +380,7 @@ impl Http {
             }
         };
         let why = why.unwrap_or_else(|| LinkError::Lost(format!("{error:#}")));
-        // That it does not take the credential a store says once all else is settled.
+        // A store refuses a credential only after everything else is settled.
         match why.needs_operator() {
             true => anyhow!("cannot reach the store at {}: {why}", self.address),
             false => anyhow!("lost the connection to the store at {}: {why}", self.address),
@@ -384,7 +388,7 @@ impl Http {
     }
 }
 
-/// What an error of a connection comes from.
+/// The cause of a connection's error.
 fn cause(error: &hyper::Error) -> Option<LinkError> {
     let mut source = error.source();
     while let Some(error) = source {
@@ -400,7 +404,7 @@ fn of_io(error: &(dyn Error + 'static)) -> Option<LinkError> {
     error.downcast_ref::<std::io::Error>().map(tcp::client_error)
 }
 
-/// A store that is asked over a link.
+/// A store, reached over a link.
 struct Linked {
     requests: Arc<Requests>,
     caller: Arc<Caller>,

@@ -1,4 +1,4 @@
-//! Why a request was not answered otherwise.
+//! Failures of requests, as answers.
 
 use crate::queries::diff::NoSnapshot;
 use crate::types::{Problem, ProblemKind};
@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use longhaul_core::wire::link::{SnapshotError, VolumeError};
 
-/// Why a request was not answered otherwise.
+/// A failure of a request.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: StatusCode,
@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(serde_json::to_string(&failure.kind).unwrap(), text);
             assert_eq!(serde_json::from_str::<ProblemKind>(text).unwrap(), failure.kind);
         }
-        // What a later store may say, and an earlier one leaves out.
+        // Later stores may add fields, and earlier ones leave some out.
         let odd = r#"{"error": "x", "kind": "odd"}"#;
         assert_eq!(serde_json::from_str::<Problem>(odd).unwrap().kind, ProblemKind::Failed);
         let bare = serde_json::from_str::<Problem>(r#"{"error": "x"}"#).unwrap();

@@ -1,9 +1,9 @@
-//! Keys of encrypted volumes: what opens them, and what is done with them.
+//! Keys of encrypted volumes: how to open them, and what commands do with them.
 //!
-//! A volume is encrypted if it has the attribute `keys`: a [list](list) of its data keys, wrapped with a secret that
-//! is itself wrapped in [slots](slots), for key files, passphrases and recovery keys. The store keeps the attribute
-//! and can read none of it; any host that can open a slot can attach the volume, and changing slots touches no data.
-//! `docs/formats.md` has the format.
+//! A volume is encrypted if it has the attribute `keys`: a [list](list) of its data keys. A secret
+//! wraps the data keys. [Slots](slots) wrap the secret, for key files, passphrases and recovery
+//! keys. The store keeps the attribute and can read none of it. Any host that can open a slot can
+//! attach the volume. A change of slots touches no data. `docs/formats.md` has the format.
 
 pub mod given;
 mod list;
@@ -43,7 +43,7 @@ pub const ATTRIBUTE: &str = "keys";
 /// Draws a key and writes it to a new file.
 ///
 /// # Errors
-/// If there is such a file, or it cannot be written.
+/// If the file exists, or the write fails.
 pub fn create(path: &Path) -> Result<()> {
     let text = Zeroizing::new(format!("{}\n", hex(&random::secret()?)));
     let write = || -> std::io::Result<()> {
@@ -59,11 +59,12 @@ pub fn create(path: &Path) -> Result<()> {
     write().with_context(|| format!("cannot write the key file {}", path.display()))
 }
 
-/// The keys in the attribute of a volume, for a new attachment, and what they are wrapped with; `None` if it has
-/// none: then the store says that the volume is not encrypted. `known` is the secret that opened it before.
+/// Opens the keys in the attribute of a volume for a new attach, and the secret that wraps them.
+/// `None` if the volume has no keys: then the store says that it is not encrypted. `known` is the
+/// secret that opened the keys before.
 ///
 /// # Errors
-/// If nothing opens them, they are another volume's, or the attribute makes no sense.
+/// If nothing opens them, they are another volume's, or the attribute is malformed.
 pub fn open(
     owner: &Owner,
     data: &[u8],
@@ -88,8 +89,8 @@ fn attachment(unlocked: &Unlocked) -> Result<Keys> {
 /// The keys of a volume, for a command.
 ///
 /// # Errors
-/// If the store does not answer, nothing opens them, or the volume is not encrypted although something was given to
-/// open it with.
+/// If the store does not answer, or nothing opens the keys. Also if the command has keys,
+/// passphrases or the like and the volume is not encrypted.
 pub async fn of_volume(
     requests: &Requests,
     info: &VolumeInfo,
@@ -110,10 +111,10 @@ pub async fn of_volume(
     Ok(opened.with_context(named)?.map(|(keys, _)| keys))
 }
 
-/// Gives a volume that was just created its first data key, with a slot for each of what was given.
+/// Gives a new volume its first data key, with a slot for each of `openers`.
 ///
 /// # Errors
-/// If the store is too old or fails, or the volume has been attached meanwhile.
+/// If the store is too old or fails, or a host has attached the volume meanwhile.
 pub async fn encrypt(requests: &Requests, info: &VolumeInfo, openers: &[Opener]) -> Result<()> {
     let keys = BTreeMap::from([(1, DataKey::new(random::secret()?))]);
     let secret = Secret::draw()?;
@@ -122,11 +123,11 @@ pub async fn encrypt(requests: &Requests, info: &VolumeInfo, openers: &[Opener])
     let slots: Result<_> =
         slots.map(|(number, opener)| Slot::wrap(number, &unlocked.secret, opener)).collect();
     let list = KeyList::seal(&owner(requests, info), &unlocked, slots?)?;
-    // No epoch has begun: nothing was written in plain text.
+    // No epoch has begun, so there is no plain text.
     set(requests, info, 0, (&[], &list)).await
 }
 
-/// What a clone has from the volume that it began as.
+/// The keys that a clone inherits.
 pub struct Heritage {
     slots: Vec<Slot>,
     unlocked: Unlocked,
@@ -148,16 +149,16 @@ pub async fn for_clones(
     let list = KeyList::parse(&data)?;
     let mut unlocked = list.unlock(&owner(requests, info), given.required()?, None)?;
     unlocked.parents.insert(0, info.id);
-    // A clone that is not asked to shares what it began as.
+    // A clone shares data of its parent, so it does not retire keys by itself.
     unlocked.retires = false;
     Ok(Some(Heritage { slots: list.slots, unlocked }))
 }
 
 impl Heritage {
-    /// Gives it to a clone that was just made. The same slots open it.
+    /// Gives the keys to a new clone. The same slots open them.
     ///
     /// # Errors
-    /// If the store fails, or the clone has been attached meanwhile.
+    /// If the store fails, or a host has attached the clone meanwhile.
     pub async fn pass_on(self, requests: &Requests, clone: &VolumeInfo) -> Result<()> {
         let list = KeyList::seal(&owner(requests, clone), &self.unlocked, self.slots)?;
         // It goes on in the epoch of its parent, which it says once it is open.
@@ -166,7 +167,7 @@ impl Heritage {
     }
 }
 
-/// A list that was opened, to be changed.
+/// An opened list, for a change.
 pub struct Change<'a> {
     requests: &'a Requests,
     info: &'a VolumeInfo,
@@ -178,7 +179,7 @@ pub struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Opens the list of a volume; with `was`, one that is bound to that name.
+    /// Opens the list of a volume. With `was`, the list has to be bound to that name.
     ///
     /// # Errors
     /// If the volume is not encrypted, nothing opens its keys, or the store fails.
@@ -207,8 +208,8 @@ impl<'a> Change<'a> {
         Ok(newest)
     }
 
-    /// Asks the host that has the volume attached, and every later one, to encrypt anew what is under other data keys than
-    /// the newest one, which is drawn if there is only one. Its number.
+    /// Asks the host of the volume, and every later one, to encrypt content under older data keys
+    /// anew with the newest one. If the volume has only one key, draws another. Returns its number.
     ///
     /// # Errors
     /// If the store fails.
@@ -228,12 +229,12 @@ impl<'a> Change<'a> {
         Ok(newest)
     }
 
-    /// Whether hosts are asked to encrypt anew what is under other data keys than the newest one.
+    /// Whether hosts have to encrypt content under older data keys anew with the newest one.
     pub fn retires(&self) -> bool {
         self.unlocked.retires
     }
 
-    /// What the host that has the volume attached says of that, if it was said in this epoch.
+    /// The progress that the host of the volume reports about that, if it has in this epoch.
     ///
     /// # Errors
     /// If the store fails.
@@ -250,7 +251,8 @@ impl<'a> Change<'a> {
         self.list.numbers()
     }
 
-    /// Leaves only the newest data key in the list: no block is under another one. The numbers of the others.
+    /// Leaves only the newest data key in the list: no block is under another one. The numbers of
+    /// the others.
     ///
     /// # Errors
     /// If the store fails, or another epoch has begun.
@@ -282,10 +284,10 @@ impl<'a> Change<'a> {
         self.save().await
     }
 
-    /// A slot for something else that opens the volume; its number.
+    /// Adds a slot. Returns its number.
     ///
     /// # Errors
-    /// If all slots are taken, or the store fails.
+    /// If all slots are in use, or the store fails.
     pub async fn add(mut self, new: &Opener) -> Result<u32> {
         let taken = |number: &u32| self.list.slots.iter().any(|slot| slot.number == *number);
         let free = (1..=MAX_SLOTS as u32).find(|number| !taken(number));
@@ -333,8 +335,8 @@ impl<'a> Change<'a> {
         self.save().await
     }
 
-    /// What somebody else changed since the list was read must not be lost: it may be a key that a host writes with. So
-    /// the store replaces that list only.
+    /// Another change since the read of the list must not get lost: it may add a key that a host
+    /// writes with. So the store replaces only the list that this command has read.
     async fn save(self) -> Result<()> {
         let list = KeyList::seal(&self.owner, &self.unlocked, self.list.slots)?;
         let set = set(self.requests, self.info, epoch(self.info), (&self.found, &list)).await;
@@ -348,10 +350,11 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The list of the keys of an encrypted volume. Nothing in it is authentic before it is opened.
+/// Reads the list of the keys of an encrypted volume. Nothing in it is authentic before it is
+/// opened.
 ///
 /// # Errors
-/// If the volume is not encrypted, the list makes no sense, or the store fails.
+/// If the volume is not encrypted, the list is malformed, or the store fails.
 pub async fn read(requests: &Requests, info: &VolumeInfo) -> Result<KeyList> {
     parse(&get(requests, info).await?)
 }

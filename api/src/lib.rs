@@ -1,13 +1,14 @@
-//! The HTTP API: what `longhaul volume`, `snapshot`, `tenant` and `store` do, but for what moves data or needs keys.
+//! The HTTP API: the functions of `longhaul volume`, `snapshot`, `tenant` and `store`, except those
+//! that move data or need keys.
 //!
-//! It is spoken on the store's TCP address, over TLS: who comes shows the certificate of a credential, as hosts do, and has
-//! a session within the store that may do what one over the link may, and nothing else. What the API is is
-//! generated from what serves it: `GET /v1/openapi.json`.
+//! A store serves it on its TCP address, over TLS. A client shows the certificate of a credential,
+//! as hosts do. It has a session within the store, with the same rights as one over a link. The
+//! server's code generates the description of the API: `GET /v1/openapi.json`.
 //!
-//! - `routes`: what is answered, whoever asks; `body`: how requests are read.
-//! - `serve`: the connections, and how many there may be.
-//! - [`client`]: the other end, which the commands are; `calls`: what it can ask for.
-//! - [`types`]: what is said.
+//! - `routes`: the paths and their answers; `body`: reading requests.
+//! - `serve`: the connections, and their limits.
+//! - [`client`]: the commands' end; `calls`: its requests.
+//! - [`types`]: the content of requests and answers.
 
 pub mod admin;
 pub mod attributes;

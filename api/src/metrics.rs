@@ -24,7 +24,7 @@ pub enum Unit {
     Ratio,
 }
 
-/// A metric that is read from a `T`.
+/// A metric whose value comes from a `T`.
 #[derive(Debug)]
 pub struct Metric<T> {
     name: &'static str,
@@ -135,7 +135,7 @@ impl<V: Value> Value for Option<V> {
     }
 }
 
-/// Declares a table of metrics that are read from one type: kind, name, unit, help, value.
+/// Declares a table of metrics with values from one type: kind, name, unit, help, value.
 #[macro_export]
 macro_rules! metrics {
     ($(#[$doc:meta])* $table:ident: $of:ty {
@@ -159,7 +159,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Writes the metrics of one source. A metric without a value is left out.
+    /// Writes the metrics of one source. Leaves out a metric without a value.
     pub fn all<T>(&mut self, metrics: &[Metric<T>], source: &T) {
         for metric in metrics {
             if let Some(value) = (metric.value)(source) {
@@ -225,9 +225,9 @@ impl Family<'_> {
         self.histogram(labels, of.buckets(), of.above(), of.seconds())
     }
 
-    /// Adds a histogram: upper bounds in ascending order, each with the number of observations up
-    /// to it *and above the bound before*; then the number above the last bound, and the sum of
-    /// all.
+    /// Adds a histogram. Upper bounds come in ascending order, each with the number of observations
+    /// up to it *and above the bound before*. Then come the number above the last bound, and the
+    /// sum of all.
     pub fn histogram(
         &mut self,
         labels: &[(&str, &str)],

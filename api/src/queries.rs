@@ -1,6 +1,6 @@
-//! What is asked of a store that takes several frames of the link to find out.
+//! Questions to a store that take several frames of the link.
 //!
-//! The HTTP API answers with it, and commands that have a link use it too.
+//! The HTTP API and commands with a link both use them.
 
 pub mod deleted;
 pub mod diff;
@@ -13,10 +13,10 @@ use longhaul_core::block::{Epoch, Range, StatusRun, VolumeId};
 use longhaul_core::wire::link::{Lane, ToHost, ToStore, VolumeInfo, VolumeOperation, VolumeReply};
 use longhaul_link::Requests;
 
-/// The epoch of a session that reads what is committed and attaches nothing.
+/// The epoch of a session that reads committed data and attaches nothing.
 pub const OBSERVER: Epoch = 0;
 
-/// What is known of a volume; opens it at the store if it is not.
+/// The description of a volume. If the store does not have the volume open, this opens it.
 pub async fn show(requests: &Requests, name: &str) -> Result<VolumeInfo> {
     info(requests, name).await.with_context(|| format!("volume {name}"))
 }
@@ -25,18 +25,19 @@ pub async fn show(requests: &Requests, name: &str) -> Result<VolumeInfo> {
 pub async fn info(requests: &Requests, name: &str) -> Result<VolumeInfo> {
     // A volume that the store opens for this answers what it knows, which may be nothing yet.
     match requests.volume(VolumeOperation::Show { name: name.to_owned() }).await? {
-        // What was asked for counts, not what the store calls it.
+        // Keep the name of the request, whatever name the store returns.
         VolumeReply::Volume(info) => Ok(VolumeInfo { name: name.to_owned(), ..info }),
         _ => Err(unexpected()),
     }
 }
 
-/// The error for an answer that does not fit what was asked.
+/// The error for an answer that does not fit the request.
 pub fn unexpected() -> anyhow::Error {
     anyhow::anyhow!("the store gave an answer that does not fit: are both of the same version?")
 }
 
-/// What kind the data of a range is, from its start on, as far as the store says at once: at least one run.
+/// The kinds of data in a range, from its start on, as far as the store says at once: at least one
+/// run.
 pub async fn status(requests: &Requests, volume: VolumeId, range: Range) -> Result<Vec<StatusRun>> {
     let status = |request| ToStore::Status { request, volume, epoch: OBSERVER, range };
     let ToHost::Status { result, .. } = requests.call(Lane::Read, status).await?.message else {

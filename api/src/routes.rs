@@ -24,7 +24,7 @@ use longhaul_core::wire::link::{
 use serde::Deserialize;
 use utoipa::{IntoParams, OpenApi};
 
-/// Logical block size of a volume, unless another is asked for.
+/// Default logical block size of a volume.
 const BLOCK_BYTES: u32 = 512;
 
 /// All paths.
@@ -62,14 +62,16 @@ pub(super) fn router() -> Router {
         .layer(DefaultBodyLimit::max(MAX_BYTES))
 }
 
-/// What the API is.
+/// The description of the API.
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "longhaul",
-        description = "Volumes, snapshots and stores of a longhaul installation. It is served by every store over TLS, on the \
-                       address that hosts use (TCP); who asks shows the client certificate of a credential. Volumes of \
-                       tenants are named TENANT/NAME, with the slash encoded, by whoever is not of the tenant.",
+        description = "Volumes, snapshots and stores of a longhaul installation. \
+                       Every store serves this API over TLS, on its TCP address for hosts. \
+                       A client shows the client certificate of a credential. Clients that do \
+                       not belong to a tenant name its volumes TENANT/NAME, with the slash \
+                       encoded.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     paths(
@@ -127,7 +129,7 @@ fn sectors(bytes: u64) -> Result<u64, Failure> {
     Ok(bytes / SECTOR_BYTES)
 }
 
-/// Of a store that is asked over a link.
+/// The failure for a store, reached over a link, that is too old.
 fn too_old(what: &str) -> Failure {
     anyhow::anyhow!("the store is too old to {what}: upgrade it").into()
 }
@@ -154,7 +156,7 @@ fn identity() -> Result<VolumeId, Failure> {
     Ok(VolumeId(random::identity()?))
 }
 
-/// What the API is, as OpenAPI.
+/// This API, as OpenAPI.
 #[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "An OpenAPI document")))]
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     Json(Api::openapi())
@@ -169,8 +171,8 @@ async fn volumes(session: Session) -> Answer<Volumes> {
     Ok(Json(Volumes { volumes: list.iter().map(Volume::from).collect() }))
 }
 
-/// Creates a volume, which takes no space until it is written. One that is to be encrypted is created where its keys are, with
-/// `longhaul volume create`.
+/// Creates a volume, which takes no space until its first write. To create an encrypted one, use
+/// `longhaul volume create`, where its keys are.
 #[utoipa::path(
     post, path = "/v1/volumes", request_body = NewVolume,
     responses((status = 201, body = Volume), (status = "default", body = Problem)),
@@ -186,7 +188,7 @@ async fn create_volume(
     Ok((StatusCode::CREATED, Json(Volume::from(&info))))
 }
 
-/// A volume, or with `VOLUME@SNAPSHOT` a snapshot as a volume. It is opened if it is not.
+/// A volume, or with `VOLUME@SNAPSHOT` a snapshot as a volume. Opens it at the store if necessary.
 #[utoipa::path(
     get, path = "/v1/volumes/{volume}", params(("volume" = String, Path)),
     responses((status = 200, body = Volume), (status = "default", body = Problem)),
@@ -196,7 +198,8 @@ async fn volume(session: Session, Path(name): Path<String>) -> Answer<Volume> {
     Ok(Json(Volume::from(&info)))
 }
 
-/// Makes a volume larger, also while a host has it attached; or smaller, by force and while none has.
+/// Makes a volume larger, also while a host has it attached; or smaller, by force and while none
+/// has.
 #[utoipa::path(
     patch, path = "/v1/volumes/{volume}", params(("volume" = String, Path)), request_body = VolumeChange,
     responses((status = 200, body = Volume), (status = "default", body = Problem)),
@@ -219,7 +222,7 @@ async fn change_volume(
     Ok(Json(Volume::from(&info)))
 }
 
-/// How a volume is deleted.
+/// How to delete a volume.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct Deletion {
@@ -228,7 +231,8 @@ struct Deletion {
     now: bool,
 }
 
-/// Deletes a volume that no host has attached. It can be brought back for as long as the store keeps it.
+/// Deletes a volume that no host has attached. A restore is possible for as long as the store keeps
+/// it.
 #[utoipa::path(
     delete, path = "/v1/volumes/{volume}", params(("volume" = String, Path), Deletion),
     responses((status = 204), (status = "default", body = Problem)),
@@ -240,7 +244,7 @@ async fn delete_volume(
 ) -> Result<StatusCode, Failure> {
     // Before there was anything to keep, everything went at once.
     let now = now && session.version() >= TRASH_VERSION;
-    // What is there is asked for by name, what is deleted by identity.
+    // An existing volume goes by name, a deleted one by identity.
     let shown = if now { Some(queries::info(&session, &name).await?.id) } else { None };
     session.volume(VolumeOperation::Delete { name }).await?;
     if let Some(volume) = shown {
@@ -256,7 +260,7 @@ async fn delete_volume(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What a volume and each of its snapshots take. All of their maps are read for it.
+/// The space of a volume and of each of its snapshots. The store reads all of their maps for it.
 #[utoipa::path(
     get, path = "/v1/volumes/{volume}/usage", params(("volume" = String, Path)),
     responses((status = 200, body = Usage), (status = "default", body = Problem)),
@@ -265,7 +269,7 @@ async fn usage(session: Session, Path(name): Path<String>) -> Answer<Usage> {
     Ok(Json(queries::usage::of(&session, &name).await?))
 }
 
-/// What a host acknowledged and has not delivered: lost, if it never comes back.
+/// Writes that a host acknowledged and has not delivered. They are lost if it never comes back.
 #[utoipa::path(
     get, path = "/v1/volumes/{volume}/lost", params(("volume" = String, Path)),
     responses((status = 200, body = Lost), (status = "default", body = Problem)),
@@ -274,7 +278,7 @@ async fn lost(session: Session, Path(name): Path<String>) -> Answer<Lost> {
     Ok(Json(queries::lost::of(&session, &name).await?))
 }
 
-/// Gives that up, so that the volume can be attached elsewhere.
+/// Gives those writes up, so that another host can attach the volume.
 #[utoipa::path(
     delete, path = "/v1/volumes/{volume}/lost", params(("volume" = String, Path)),
     responses((status = 204), (status = "default", body = Problem)),
@@ -284,7 +288,7 @@ async fn accept_loss(session: Session, Path(name): Path<String>) -> Result<Statu
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// When snapshots of a volume are taken.
+/// The snapshot schedule of a volume.
 #[utoipa::path(
     get, path = "/v1/volumes/{volume}/schedule", params(("volume" = String, Path)),
     responses((status = 200, body = SnapshotSchedule), (status = "default", body = Problem)),
@@ -366,19 +370,19 @@ async fn delete_snapshot(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// With what a snapshot is compared.
+/// The later end of a comparison with a snapshot.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct Until {
-    /// A later snapshot; the volume as it is, if none is named.
+    /// A later snapshot. Without one, the volume as it is.
     until: Option<String>,
     /// From where on, in bytes: what `next_bytes` of the answer before says.
     #[serde(default)]
     from_bytes: u64,
 }
 
-/// The ranges in which a snapshot and a later one, or the volume as it is, differ. If there is much to look at the answer has a
-/// part of them, and says from where to ask for the next.
+/// The ranges in which a snapshot and a later one, or the volume as it is, differ. If there is much
+/// to look at the answer has a part of them, and says from where to ask for the next.
 #[utoipa::path(
     get, path = "/v1/volumes/{volume}/snapshots/{snapshot}/changes",
     params(("volume" = String, Path), ("snapshot" = String, Path), Until),
@@ -393,8 +397,8 @@ async fn changes(
     Ok(Json(queries::diff::changes(&session, &name, &since, until.as_deref(), from).await?))
 }
 
-/// Creates a volume that begins as a snapshot and shares its data. One of an encrypted volume is made where its keys are, with
-/// `longhaul volume clone`.
+/// Creates a volume that begins as a snapshot and shares its data. To clone an encrypted one, use
+/// `longhaul volume clone`, where its keys are.
 #[utoipa::path(
     post, path = "/v1/volumes/{volume}/snapshots/{snapshot}/clones",
     params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = NewClone,
@@ -419,7 +423,7 @@ async fn create_clone(
     }
 }
 
-/// Makes a volume what it was as a snapshot. It is refused while a host has it attached.
+/// Gives a volume the content of a snapshot. The store refuses while a host has it attached.
 #[utoipa::path(
     post, path = "/v1/volumes/{volume}/snapshots/{snapshot}/rollback",
     params(("volume" = String, Path), ("snapshot" = String, Path)),
@@ -525,7 +529,7 @@ async fn tenants(session: Session) -> Answer<Tenants> {
     }
 }
 
-/// Makes a tenant. Its credentials are issued where a store runs, with `longhaul credential issue`.
+/// Creates a tenant. To issue its credentials, use `longhaul credential issue`, where a store runs.
 #[utoipa::path(
     post, path = "/v1/tenants", request_body = NewTenant,
     responses((status = 201, body = Tenant), (status = "default", body = Problem)),
@@ -650,14 +654,14 @@ async fn about_replica(
     }
 }
 
-/// The second place of all objects, and how far behind it is at this store.
+/// The replica of all objects, and its lag at this store.
 #[utoipa::path(get, path = "/v1/replica", responses((status = 200, body = MaybeReplica), (status = "default", body = Problem)))]
 async fn replica(session: Session) -> Answer<MaybeReplica> {
     let replica = about_replica(&session, ReplicaOperation::Show).await?;
     Ok(Json(MaybeReplica { replica }))
 }
 
-/// Has all objects repeated at a second place.
+/// Adds a replica: the store repeats all changes of objects there.
 #[utoipa::path(
     put, path = "/v1/replica", request_body = NewReplica,
     responses((status = 200, body = MaybeReplica), (status = "default", body = Problem)),
@@ -669,7 +673,7 @@ async fn add_replica(session: Session, Said(new): Said<NewReplica>) -> Answer<Ma
     Ok(Json(MaybeReplica { replica: about_replica(&session, operation).await? }))
 }
 
-/// Has commits wait for the second place, or not.
+/// Sets whether commits wait for the replica.
 #[utoipa::path(
     patch, path = "/v1/replica", request_body = ReplicaChange,
     responses((status = 200, body = MaybeReplica), (status = "default", body = Problem)),
@@ -682,7 +686,7 @@ async fn change_replica(
     Ok(Json(MaybeReplica { replica: about_replica(&session, operation).await? }))
 }
 
-/// Has nothing repeated any more. What is there stays, and cannot be gone on with.
+/// Ends replication. The objects there stay, but no store can take over with them.
 #[utoipa::path(
     delete, path = "/v1/replica",
     responses((status = 204), (status = "default", body = Problem)),

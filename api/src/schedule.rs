@@ -1,7 +1,7 @@
-//! Snapshots by the clock: which are due, and which have had their time.
+//! Scheduled snapshots: which are due, and which have expired.
 //!
-//! A schedule is an attribute of the volume, so it moves with the volume from store to store. It is kept by
-//! the store that has the volume open: of a volume that nobody uses there is nothing new to take a
+//! A schedule is an attribute of the volume, so it moves with the volume from store to store. The
+//! store that has the volume open keeps it. A volume that nobody uses has nothing new to take a
 //! snapshot of.
 
 use longhaul_core::store::snapshot::Snapshot;
@@ -11,7 +11,7 @@ use time::{Date, Duration, OffsetDateTime};
 
 /// The attribute of a volume that holds its schedule.
 pub const ATTRIBUTE: &str = "schedule";
-/// Most snapshots of one kind that are kept.
+/// Most snapshots of one kind to keep.
 const KEPT_MAX: u32 = 4096;
 
 /// How often.
@@ -49,13 +49,13 @@ impl Period {
         }
     }
 
-    /// What its snapshots begin with.
+    /// The beginning of the names of its snapshots.
     fn prefix(self) -> String {
         format!("{}-", self.name())
     }
 }
 
-/// How many snapshots of which kinds are kept.
+/// How many snapshots of which kinds to keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     kept: Vec<(Period, u32)>,
@@ -109,7 +109,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// What is to be done.
+/// The next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Take a snapshot of this name.
@@ -119,7 +119,7 @@ pub enum Due {
 }
 
 impl Schedule {
-    /// What is to be done next, if anything: one thing at a time. `changed`: something was written since the
+    /// The next action, if any is due: one at a time. `changed`: a client has written since the
     /// last snapshot of any name.
     pub fn due(&self, now: OffsetDateTime, changed: bool, there: &[&Snapshot]) -> Option<Due> {
         let visible = || there.iter().filter(|snapshot| !snapshot.hidden);
@@ -130,7 +130,7 @@ impl Schedule {
             let name = format!("{prefix}{}", stamp(begin));
             let taken = visible().any(|snapshot| snapshot.name == name);
             let began = u64::try_from(begin.unix_timestamp()).unwrap_or(0);
-            // The first of all is taken even of what has not changed: there is none yet.
+            // The first snapshot is due even without a change, because there is none yet.
             let first = ours().next().is_none();
             if !taken && (changed || first) && ours().all(|snapshot| snapshot.created < began) {
                 return Some(Due::Take(name));
@@ -199,7 +199,7 @@ mod tests {
         let mut there = vec![snapshot(1, "mine", 5), snapshot(2, "hourly-by-hand", 7)];
         let mut segment = 2;
         for minute in 0..3 * 24 * 60 {
-            // Nothing is written on the second day.
+            // Nobody writes on the second day.
             let changed = minute / 60 / 24 != 1;
             let seconds = 1_795_305_600 + minute * 60;
             let now = OffsetDateTime::from_unix_timestamp(seconds).unwrap();

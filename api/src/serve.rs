@@ -1,7 +1,8 @@
-//! Connections of those who speak HTTP: how many there may be, and for how long each may be silent.
+//! Connections of HTTP clients: how many there may be, and for how long each may be silent.
 //!
-//! Everybody who gets here has shown a credential. So what is limited is what one who means well keeps open by mistake, and
-//! what one tenant can take from the others: places. Memory is bounded for each connection.
+//! Every client here has authenticated. So the limit is on two things: connections that a
+//! well-meaning client keeps open by mistake, and places that one tenant takes from the others.
+//! Memory is bounded for each connection.
 
 use super::failure::Failure;
 use super::routes;
@@ -31,20 +32,20 @@ use tokio_rustls::TlsStream;
 /// Answers requests.
 pub(super) type Routes = TowerToHyperService<Router>;
 
-/// All that is answered.
+/// All routes.
 pub(super) fn service() -> Routes {
     TowerToHyperService::new(routes::router())
 }
 
-/// Connections at a time that are told that there are too many; more are closed.
+/// Most connections that get an answer that there are too many. The server closes others.
 const MAX_TURNED_AWAY: usize = 32;
 /// How long one of those may take to ask.
 const TURNED_AWAY: Duration = Duration::from_secs(3);
 
-/// What connections are limited to.
+/// The limits on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// All of them. Each has a session once it is used, beside those of links.
+    /// All of them. Each has a session once it is in use, beside those of links.
     pub connections: u64,
     /// Those of one tenant, or with one credential of the installation.
     pub of_one: u64,
@@ -58,7 +59,7 @@ impl Default for Bounds {
     }
 }
 
-/// What HTTP is used for.
+/// Counters of HTTP.
 #[derive(Debug)]
 pub struct Counts {
     requests: AtomicU64,
@@ -82,7 +83,7 @@ impl Counts {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Connections that were turned away since the start, as there were too many.
+    /// Connections that the server turned away since the start, because there were too many.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -93,7 +94,7 @@ impl Counts {
     }
 }
 
-/// Serves those who come until there are no more, or the future is dropped: then no connection stays.
+/// Serves clients until the listener ends or the future is dropped. Then no connection stays.
 pub async fn serve(
     mut visitors: mpsc::Receiver<Visitor>,
     door: Door,

@@ -1,4 +1,4 @@
-//! In whose session a request is answered.
+//! The session of a request.
 
 use crate::failure::Failure;
 use crate::types::ProblemKind;
@@ -14,12 +14,12 @@ use tokio::sync::Mutex;
 /// Header of each answer: the addresses of all stores of the installation.
 pub(crate) const STORES: &str = "longhaul-stores";
 
-/// Who asks; each request carries it.
+/// The client of a request; each request carries it.
 pub(crate) struct Caller {
     pub(crate) way: Way,
 }
 
-/// How what is asked gets to the store.
+/// The way of a request to the store.
 pub(crate) enum Way {
     /// It is this one: by the session of a connection, which begins with its first request.
     Door {
@@ -32,18 +32,18 @@ pub(crate) enum Way {
     Link(Arc<Requests>),
 }
 
-/// The session in which something is asked.
+/// The session of a request.
 pub(crate) struct Session {
     pub(crate) requests: Arc<Requests>,
 }
 
 impl Caller {
-    /// Who has come by HTTP and has shown the certificate of that principal.
+    /// A client over HTTP, with the certificate of that principal.
     pub(crate) fn visitor(door: Door, peer: SocketAddr, principal: Principal) -> Caller {
         Caller { way: Way::Door { door, peer, principal, session: Mutex::default() } }
     }
 
-    /// Who has a link.
+    /// A client with a link.
     pub(crate) fn linked(requests: Arc<Requests>) -> Caller {
         Caller { way: Way::Link(requests) }
     }

@@ -1,4 +1,4 @@
-//! What the HTTP API says, and `--json`: the same shapes.
+//! The content of the HTTP API and of `--json`, in the same shapes.
 
 use longhaul_core::block::{Range, SECTOR_BYTES};
 use longhaul_core::wire::link::{
@@ -23,11 +23,12 @@ pub struct Volume {
     pub size_bytes: u64,
     /// Logical block size: 512 or 4096.
     pub block_bytes: u32,
-    /// When it was created, seconds since 1970.
+    /// Time of its creation, seconds since 1970.
     pub created: u64,
-    /// What the end of its log says; nothing if that was not read yet, or cannot be.
+    /// The state at the end of its log. Missing if the store has not read that yet, or cannot.
     pub live: Option<Live>,
-    /// Why nobody can use it, if what describes it in the store is damaged: then only its name is known.
+    /// Why the volume is unusable, if its description in the store is damaged: then only its name
+    /// is known.
     pub damaged: Option<String>,
 }
 
@@ -45,7 +46,7 @@ impl From<&VolumeInfo> for Volume {
     }
 }
 
-/// What a store knows of a volume that it has opened.
+/// The state of a volume that a store has opened.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Live {
     /// Current epoch: how often hosts have attached it, and more.
@@ -55,14 +56,14 @@ pub struct Live {
     /// That host's credential and address, if the store that answers knows them.
     #[serde(default)]
     pub host_name: Option<String>,
-    /// Whether that host is connected.
+    /// Whether the store has a connection to that host.
     pub connected: bool,
     /// Since when it is not, seconds since 1970, if the store that answers has seen that.
     #[serde(default)]
     pub silent_since: Option<u64>,
     /// Whether it let go of the volume in order.
     pub clean: bool,
-    /// Number of the last write that is committed.
+    /// Number of the last committed write.
     pub committed: u64,
     /// Segments in the log.
     pub segments: u64,
@@ -96,7 +97,7 @@ pub struct Volumes {
     pub volumes: Vec<Volume>,
 }
 
-/// A volume to be created.
+/// A new volume.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewVolume {
@@ -104,11 +105,11 @@ pub struct NewVolume {
     pub name: String,
     /// A multiple of the block size.
     pub size_bytes: u64,
-    /// 512, if it is not given, or 4096.
+    /// 512 by default, or 4096.
     pub block_bytes: Option<u32>,
 }
 
-/// What is to be changed of a volume.
+/// Changes of a volume.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeChange {
@@ -130,7 +131,7 @@ pub struct Snapshot {
     pub id: String,
     /// Its size.
     pub size_bytes: u64,
-    /// When it was taken, seconds since 1970.
+    /// Time of the snapshot, seconds since 1970.
     pub created: u64,
     /// Clones that began with it and are still there.
     pub clones: u32,
@@ -157,18 +158,19 @@ pub struct Snapshots {
     pub snapshots: Vec<Snapshot>,
 }
 
-/// A snapshot to be taken.
+/// A new snapshot.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSnapshot {
     /// Letters, digits, `.`, `_` and `-`.
     pub name: String,
-    /// Take it of what the store has, and do not wait for what the host has acknowledged and not delivered.
+    /// Take it of what the store has, and do not wait for what the host has acknowledged and not
+    /// delivered.
     #[serde(default)]
     pub no_barrier: bool,
 }
 
-/// A clone to be made.
+/// A new clone.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewClone {
@@ -176,16 +178,16 @@ pub struct NewClone {
     pub name: String,
 }
 
-/// When snapshots are taken.
+/// The snapshot schedule.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotSchedule {
-    /// How many of each kind are kept, as in `hourly=24,daily=7`; or `none`.
+    /// The number of snapshots to keep of each kind, as in `hourly=24,daily=7`; or `none`.
     #[schema(example = "hourly=24,daily=7")]
     pub schedule: String,
 }
 
-/// What a volume and its snapshots take.
+/// The space of a volume and its snapshots.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     /// Of the volume.
@@ -196,22 +198,23 @@ pub struct Usage {
     pub size_bytes: u64,
     /// Bytes of it that have data.
     pub logical_bytes: u64,
-    /// What these take where they are stored.
+    /// Bytes of their stored form.
     pub referenced_bytes: u64,
     /// Of that, what no snapshot has.
     pub unique_bytes: u64,
-    /// What the volume's segments take, and what was staged for it.
+    /// Bytes of the volume's segments, and of data staged for it.
     pub stored_bytes: u64,
-    /// What its maps take.
+    /// Bytes of its maps.
     pub map_bytes: u64,
-    /// What is stored and nobody needs; not known with more than 64 snapshots.
+    /// Stored bytes that nobody needs. Unknown with more than 64 snapshots.
     pub reclaimable_bytes: Option<u64>,
     /// The oldest first.
     pub snapshots: Vec<SnapshotUsage>,
 }
 
 impl Usage {
-    /// Of a volume whose map names that, and that takes this much; of its data so much is named by anybody.
+    /// The report of a volume with this usage and these stored bytes. `named_bytes` are the bytes
+    /// of its data that any map names.
     pub fn new(
         info: &VolumeInfo,
         usage: &MapUsage,
@@ -235,14 +238,14 @@ impl Usage {
     }
 }
 
-/// What a snapshot takes.
+/// The space of a snapshot.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotUsage {
     /// Its name.
     pub name: String,
     /// Its identity.
     pub id: String,
-    /// It was deleted, and stays for its clones.
+    /// Somebody deleted it, and it stays for its clones.
     pub deleted: bool,
     /// Clones that began with it and are still there.
     pub clones: u32,
@@ -250,7 +253,7 @@ pub struct SnapshotUsage {
     pub size_bytes: u64,
     /// Bytes of it that have data.
     pub logical_bytes: u64,
-    /// What these take where they are stored.
+    /// Bytes of their stored form.
     pub referenced_bytes: u64,
     /// Of that, what deleting just this one would give back.
     pub unique_bytes: u64,
@@ -277,7 +280,8 @@ impl SnapshotUsage {
 pub struct Changes {
     /// In order of address.
     pub ranges: Vec<Change>,
-    /// That was not all: from where to ask for the rest. What comes then may go on with the last range.
+    /// Present if this is not all: ask for the rest from here. The next part may continue the last
+    /// range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_bytes: Option<u64>,
 }
@@ -309,7 +313,7 @@ pub struct Change {
     pub kind: ChangeKind,
 }
 
-/// What a range is.
+/// The kind of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
@@ -319,18 +323,18 @@ pub enum ChangeKind {
     Zero,
 }
 
-/// What a host acknowledged and has not delivered.
+/// Writes that a host acknowledged and has not delivered.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Lost {
     /// Of which volume.
     pub name: String,
     /// The host's identity.
     pub host: Option<String>,
-    /// It is connected: these are merely under way.
+    /// The host is connected: these writes are merely under way.
     pub connected: bool,
     /// It let go of the volume in order.
     pub clean: bool,
-    /// Ranges were widened, as there were too many.
+    /// The ranges are wider than the writes, because there were too many.
     pub rounded: bool,
     /// All of them together.
     pub bytes: u64,
@@ -398,11 +402,11 @@ impl From<&StoreState> for Store {
     }
 }
 
-/// What a store does.
+/// The condition of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreCondition {
-    /// What it is there for.
+    /// It serves volumes.
     Serving,
     /// It sends its hosts to others.
     Draining,
@@ -440,9 +444,9 @@ impl From<&StoreReport> for Drained {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReplicaMode {
-    /// Nothing is committed before it is there as well.
+    /// A commit waits until the replica has it as well.
     InStep,
-    /// What is committed gets there later.
+    /// Committed data reaches the replica later.
     Behind,
 }
 
@@ -452,7 +456,7 @@ pub enum ReplicaMode {
 pub struct NewReplica {
     /// A directory, or `s3://BUCKET/PREFIX`.
     pub location: String,
-    /// What it is to be once everything has been there.
+    /// The mode after the replica has everything once.
     pub mode: ReplicaMode,
     /// Addresses of the stores that wait there (HOST:PORT), for hosts.
     #[serde(default)]
@@ -477,34 +481,34 @@ pub struct MaybeReplica {
     pub replica: Option<Replica>,
 }
 
-/// A replica, as the store sees it that was asked.
+/// A replica, as the answering store sees it.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Replica {
     /// Where it is.
     pub location: String,
     /// `being made`, `catching up`, `in step`, `behind`, or `in trouble`.
     pub state: String,
-    /// What it is, or is to be.
+    /// The mode, present or wanted.
     pub mode: ReplicaMode,
     /// Whether everything has been there once: it can be gone on with.
     pub complete: bool,
     /// Addresses of the stores that wait there.
     pub standby: Vec<String>,
-    /// How long the oldest operation of this store has been waiting to be repeated there, in seconds.
+    /// Age of the oldest operation of this store that the replica has not repeated, in seconds.
     pub lag_seconds: f64,
     /// How many of them there are.
     pub lag_operations: u64,
-    /// Bytes of objects that are not there, as far as that is known.
+    /// Known bytes of objects that the replica lacks.
     pub lag_bytes: u64,
-    /// Volumes of which it is not known yet what is missing there, or something that was committed before commits waited.
+    /// Volumes whose replica may lack something, or lacks commits from before the mode changed.
     pub volumes_unknown: u64,
-    /// Objects that were found missing and are being put.
+    /// Objects that the replica was found to lack, and gets now.
     pub missing_objects: u64,
     /// How many of these are there.
     pub missing_objects_put: u64,
     /// Bytes put there since the store has started.
     pub put_bytes: u64,
-    /// Bytes that were there from before, and were not sent.
+    /// Bytes that the location had from before, and that were not sent.
     pub reused_bytes: u64,
     /// Why the last operation there failed, if it did.
     pub trouble: Option<String>,
@@ -538,7 +542,7 @@ impl From<&ReplicaState> for Replica {
     }
 }
 
-/// What a store over a replica does.
+/// The state of a standby.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Standby {
     /// `standby` while it waits, `store` once it serves volumes.
@@ -551,7 +555,7 @@ pub struct Standby {
     pub complete: bool,
 }
 
-/// How many hosts were asked to go to other stores.
+/// Number of hosts that the store asked to go to other stores.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Moved {
     /// Hosts.
@@ -567,7 +571,7 @@ pub struct DeletedVolume {
     pub id: String,
     /// Its size.
     pub size_bytes: u64,
-    /// When it was deleted, seconds since 1970.
+    /// Time of its deletion, seconds since 1970.
     pub deleted: u64,
     /// When its data goes.
     pub until: u64,
@@ -588,7 +592,7 @@ impl From<&DeletedInfo> for DeletedVolume {
 /// Deleted volumes.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeletedVolumes {
-    /// In the order in which they were deleted.
+    /// In the order of their deletions.
     pub volumes: Vec<DeletedVolume>,
 }
 
@@ -596,7 +600,7 @@ pub struct DeletedVolumes {
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Restore {
-    /// The one that it had, if it is not given.
+    /// By default, the name that it had.
     pub name: Option<String>,
 }
 
@@ -619,7 +623,7 @@ pub struct Tenant {
     pub volumes: u64,
     /// Bytes of these together, as large as they are.
     pub bytes: u64,
-    /// Volumes that are deleted and still there.
+    /// Deleted volumes that are still there.
     pub deleted: u64,
     /// Bytes that all of its objects take.
     pub stored: u64,
@@ -658,7 +662,7 @@ pub struct Tenants {
     pub tenants: Vec<Tenant>,
 }
 
-/// What a tenant may have and do; what is not given is not limited.
+/// The limits of a tenant. A missing limit means no limit.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -685,13 +689,13 @@ impl From<Limits> for TenantLimits {
     }
 }
 
-/// A tenant to be made.
+/// A new tenant.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTenant {
     /// Letters, digits, `.`, `_` and `-`.
     pub name: String,
-    /// What it may have; without it everything.
+    /// Its limits. By default it has none.
     #[serde(default)]
     pub limits: Limits,
 }
@@ -703,7 +707,7 @@ impl From<&Tenant> for Limits {
     }
 }
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// In words, with what to do about it.
@@ -713,13 +717,13 @@ pub struct Problem {
     pub kind: ProblemKind,
 }
 
-/// Why something was not done, for programs. There may be more of them later.
+/// Why a request failed, for programs. Later versions may add kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProblemKind {
-    /// What it is about is not there.
+    /// The object of the request does not exist.
     NotFound,
-    /// The name or identity is taken.
+    /// The name or identity is in use.
     Exists,
     /// It makes no sense, or is not possible with what there is.
     Invalid,
@@ -727,7 +731,7 @@ pub enum ProblemKind {
     TooLarge,
     /// A host has the volume attached.
     InUse,
-    /// The volume is encrypted, and this is done where its keys are.
+    /// The volume is encrypted: the command has to run where its keys are.
     Encrypted,
     /// It is not possible now.
     Conflict,

@@ -74,13 +74,15 @@ pub enum Command {
     Host(Box<longhaul_host::HostArgs>),
     /// Attach a volume to a running host, and show how to use it.
     Attach(AttachArgs),
-    /// Detach a volume from a running host: the store gets everything, and the host's space is free again.
+    /// Detach a volume from a running host: the store gets everything, and the host's space is free
+    /// again.
     Detach(DetachArgs),
     /// Create, list, show, resize, delete, import and export volumes.
     Volume(VolumeArgs),
     /// Take, list, delete and go back to snapshots of volumes.
     Snapshot(SnapshotArgs),
-    /// Create, change, show, list and delete tenants, who have volumes of their own and know of no others.
+    /// Create, change, show, list and delete tenants, who have volumes of their own and know of no
+    /// others.
     Tenant(TenantArgs),
     /// Make, renew, list and withdraw the credentials of a store.
     Credential(CredentialArgs),
@@ -172,8 +174,8 @@ pub enum IscsiCommand {
         #[arg(long, value_name = "USER")]
         chap_user: Option<String>,
     },
-    /// Withdraw that; its sessions end. When no initiator is left, nobody may use the volume: `open` ends
-    /// its list.
+    /// Withdraw that; its sessions end. When no initiator is left, nobody may use the volume:
+    /// `open` ends its list.
     Deny {
         /// Which volume.
         volume: String,
@@ -181,7 +183,8 @@ pub enum IscsiCommand {
         #[arg(value_name = "IQN")]
         initiator: String,
     },
-    /// End the list of a volume: everybody may use it over loopback from now on, and nobody from elsewhere.
+    /// End the list of a volume: everybody may use it over loopback from now on, and nobody from
+    /// elsewhere.
     Open {
         /// Which volume.
         volume: String,
@@ -288,8 +291,8 @@ pub enum CacheCommand {
         #[command(flatten)]
         place: WhereArgs,
     },
-    /// Bring ranges into the cache now, within --readahead-rate and behind what clients read, and wait
-    /// until they are there. Ctrl-C ends it.
+    /// Bring ranges into the cache now, within --readahead-rate and behind what clients read, and
+    /// wait until they are there. Ctrl-C ends it.
     Warm {
         /// Which volume.
         volume: String,
@@ -327,8 +330,8 @@ pub struct FileArgs {
     /// for several.
     #[arg(long = "file", value_name = "PATH")]
     pub files: Vec<PathBuf>,
-    /// Byte of the volume at which the file system of the --file begins [default: where its partition
-    /// does].
+    /// Byte of the volume at which the file system of the --file begins [default: where its
+    /// partition does].
     #[arg(long, value_name = "OFFSET", value_parser = units::bytes, requires = "files")]
     pub device_offset: Option<u64>,
 }

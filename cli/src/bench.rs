@@ -1,7 +1,7 @@
 //! `longhaul bench-link`: a host's side of the link without a host, to load a store with.
 //!
-//! What it sends is what a host would: records in batches of up to 5 MiB, commits as they come, lone
-//! reads. It has no journal and no client, so what is measured is the link and the store.
+//! It sends what a host would send: records in batches of up to 5 MiB, and single reads. It takes
+//! commits as they come. It has no journal and no client, so it measures the link and the store.
 
 use crate::args::{BenchLinkArgs, BenchLinkCommand};
 use anyhow::{Context as _, Result, bail};
@@ -22,17 +22,17 @@ use std::collections::HashMap;
 use std::io::Write as _;
 use std::time::Instant;
 
-/// What may be under way without being committed, for each volume and for all of them.
+/// Most uncommitted bytes under way, for each volume and for all of them.
 const WINDOW_BYTES: (u64, u64) = (16 << 20, 64 << 20);
 /// Bytes of a read.
 const READ_BYTES: u64 = 8 << 10;
 /// Logical block size of the volumes.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// If the store cannot be reached or does not do what it is asked.
+/// If the store is out of reach or does not do its part.
 pub fn run(args: &BenchLinkArgs) -> Result<()> {
     let credential = Credential::load(&args.credential)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -66,11 +66,11 @@ fn print(value: &Value) -> Result<()> {
     writeln!(std::io::stdout(), "{value}").context("cannot write the result")
 }
 
-/// A volume that is written.
+/// A volume with writes under way.
 struct Writing {
     volume: VolumeId,
     epoch: Epoch,
-    /// Numbers of writes that were sent, and that are committed.
+    /// The last number sent, and the last one committed.
     sent: Seq,
     committed: Seq,
     /// Writes so far.
@@ -103,14 +103,14 @@ async fn attach(
     Ok(volumes)
 }
 
-/// What is written to each volume.
+/// The data to write to each volume.
 struct Load {
     /// Writes, and bytes of each.
     records: u64,
     record_bytes: u64,
     /// From one write to the next, in writes; has no common divisor with their number.
     stride: u64,
-    /// What may be under way to a volume, in bytes of data, and the most that a batch has.
+    /// Most bytes of data under way to a volume, and most in a batch.
     window_bytes: u64,
     batch_bytes: usize,
     data: Vec<u8>,
@@ -153,8 +153,8 @@ impl Load {
     }
 }
 
-/// A number of about 0.6 of `count` that has no common divisor with it: steps of it come by everything
-/// before anything comes again.
+/// A number of about 0.6 of `count` that has no common divisor with it: steps of it come by
+/// everything before anything comes again.
 fn scattered(count: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b > 0 {

@@ -1,7 +1,7 @@
-//! `longhaul check`: verifies what a stopped host or store left on its disk, changing nothing.
+//! `longhaul check`: verifies the files of a stopped host or store, and changes nothing.
 //!
-//! The verifying itself is the engines' own (`Recovery`, `LogCheck`, `RootCheck`); here files
-//! are found and read, and what is wrong is told with the file, the offset and what to do.
+//! The engines verify (`Recovery`, `LogCheck`, `RootCheck`). This module finds and reads the files.
+//! It reports damage with the file, the offset and what to do.
 
 mod keys;
 mod map;
@@ -38,13 +38,13 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use stored::{Directory, InPlace, Stored};
 
-/// Missing segments that are named one by one.
+/// Missing segments to name one by one.
 const MAX_GAP: usize = 16;
 
-/// Checks a directory, or what else a store has its objects in, and prints what was found.
+/// Checks a directory, or another location of a store's objects, and prints the findings.
 ///
 /// # Errors
-/// If it is not one of ours, is in use, or something in it is damaged.
+/// If it is not one of longhaul's, is in use, or something in it is damaged.
 pub fn check(dir: &Path, json: bool) -> Result<()> {
     let (_locks, report): (Vec<File>, _) = match Location::parse(dir)? {
         Location::Directory(dir) => (
@@ -94,7 +94,7 @@ fn print(dir: &Path, report: &Report, json: bool) -> Result<()> {
 /// Sees to it that nobody writes in the meantime, without writing itself.
 fn lock(dir: &Path, name: &str) -> Result<Option<File>> {
     let path = dir.join(name);
-    // Nobody has ever used it, it was copied without, or it is no file, which is told below.
+    // Nobody has used it, a copy left it out, or it is no file, which another check reports.
     let Ok(file) = files::open(&path) else { return Ok(None) };
     // The one that stores share is free if none of them has it.
     let operation = match name {
@@ -212,7 +212,7 @@ fn check_journal(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result
     Ok(())
 }
 
-/// What is wrong with a read cache is no damage: it is not used.
+/// A damaged read cache is no damage: the host does not use it.
 fn check_cache(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<()> {
     match pins::load(dir) {
         Ok(pins) if pins.bytes() > 0 => report.notes.push(format!(
@@ -225,7 +225,7 @@ fn check_cache(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<(
         Err(error) => report.notes.push(format!("{error:#}: nothing is pinned; pin it again")),
     }
     let path = cache::path(dir);
-    // What is no file has been told.
+    // Another check reports an entry that is no file.
     let Ok(file) = files::open(&path) else { return Ok(()) };
     let bytes = file.metadata()?.len();
     let Some(geometry) = Geometry::for_size(bytes) else {
@@ -251,7 +251,7 @@ fn check_cache(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<(
     Ok(())
 }
 
-/// Where in which file a journal is damaged.
+/// The place of the damage in a journal: file and offset.
 fn place(dir: &Path, error: &anyhow::Error) -> (PathBuf, Option<u64>) {
     match error.downcast_ref::<JournalError>() {
         Some(
@@ -384,7 +384,7 @@ fn check_objects(all: &dyn Stored, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What was decided last about each volume that was deleted.
+/// The last decision about each deleted volume.
 fn deleted(objects: &dyn Stored, report: &mut Report) -> Result<BTreeMap<String, Record>> {
     let mut newest: BTreeMap<String, Record> = BTreeMap::new();
     let mut keys: Vec<_> = objects.list(TRASH_PREFIX)?.into_iter().map(|meta| meta.key).collect();
@@ -410,8 +410,8 @@ fn deleted(objects: &dyn Stored, report: &mut Report) -> Result<BTreeMap<String,
     Ok(newest)
 }
 
-/// The log of a volume as it begins: of a clone, with that of its parent. Damage of that is told where the parent is
-/// checked.
+/// The beginning of a volume's log. That of a clone begins with its parent's. The check of the
+/// parent reports damage of that.
 fn begin_log(
     objects: &dyn Stored,
     specs: &BTreeMap<String, VolumeSpec>,
@@ -441,8 +441,8 @@ fn begin_log(
     ))
 }
 
-/// Segments from the next one to the one before `until` are not there. Of a long gap only the
-/// beginning is reported: its end may be a file that has nothing to do with the volume.
+/// The segments from the next one to the one before `until` are missing. Reports only the beginning
+/// of a long gap: its end may be a file that has nothing to do with the volume.
 fn handle_gap(
     objects: &dyn Stored,
     spec: &VolumeSpec,
@@ -486,8 +486,8 @@ fn check_volume(
     let mut resized = BTreeMap::new();
     let mut bytes = 0;
     let mut data_keys = DataKeys::default();
-    // Segments that an old root was made of may have been given back: they are looked at one by one, and the log is
-    // followed from that root.
+    // Garbage collection may have deleted segments of an old root. So look at them one by one, and
+    // follow the log from that root.
     let base = map.base(report);
     let through = base.as_ref().map_or(0, |(through, _)| *through);
     if let Some((_, after)) = base {
@@ -640,7 +640,7 @@ fn check_staged(
     Ok(())
 }
 
-/// What is wrong with a size that is noted beside the log, which says it of the segment of that number.
+/// Checks a size noted beside the log, which is for the segment of that number.
 fn check_size(
     objects: &dyn Stored,
     spec: &VolumeSpec,

@@ -1,4 +1,4 @@
-//! Which code runs a command.
+//! Runs the code of each command.
 
 use crate::args::{Command, StoreCommandLine};
 use crate::{bench, check, confirm, demo, host, reload, stores, tenant, volume};

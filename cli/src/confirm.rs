@@ -1,6 +1,7 @@
-//! Commands that destroy something ask before they do it.
+//! Commands that destroy something ask first.
 //!
-//! On a terminal the question is asked there. Without one there is nobody to ask: then it takes `--yes`.
+//! On a terminal the question goes there. Without one nobody can answer: then the command needs
+//! `--yes`.
 
 use crate::args::{
     Command, CredentialCommand, DetachArgs, KeyCommand, ReplicaCommand, SnapshotCommand,
@@ -11,10 +12,10 @@ use longhaul_base::Usage;
 use longhaul_base::units::show_bytes;
 use std::io::{IsTerminal as _, Write as _};
 
-/// Asks whether a command is to do what nothing undoes, if it is such a one and nobody has said so.
+/// Asks whether to go on with a command whose effect cannot be undone, unless `--yes` says so.
 ///
 /// # Errors
-/// If the answer is no, or nobody can be asked.
+/// If the answer is no, or nobody can answer.
 pub fn confirm(command: &Command) -> Result<()> {
     match destroys(command) {
         Some((what, false)) => ask(&what),
@@ -22,7 +23,7 @@ pub fn confirm(command: &Command) -> Result<()> {
     }
 }
 
-/// What a command destroys, and whether `--yes` was given.
+/// The thing that a command destroys, and whether it has `--yes`.
 fn destroys(command: &Command) -> Option<(String, bool)> {
     let (what, yes) = match command {
         Command::Volume(args) => match &args.command {
@@ -97,10 +98,10 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
     Some((what, yes.yes))
 }
 
-/// Asks whether that is meant, on the terminal.
+/// Asks a question on the terminal.
 ///
 /// # Errors
-/// If the answer is no, or nobody can be asked.
+/// If the answer is no, or nobody can answer.
 pub fn ask(what: &str) -> Result<()> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         bail!(Usage(format!(

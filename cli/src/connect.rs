@@ -8,15 +8,15 @@ use longhaul_base::Usage;
 use longhaul_link::credential::Credential;
 use std::path::Path;
 
-/// What a command was given to open volumes with.
+/// The means of a command to open volumes.
 pub(crate) fn given(args: &KeyArgs) -> Given {
     Given::new(args.key_file.clone(), args.passphrase_file.clone(), args.plain)
 }
 
-/// What a command needs of the store.
+/// The part of the store that a command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// To be asked, which its HTTP API is for; the same over a link, if that is not reached.
+    /// Its HTTP API, or the same over a link if HTTP does not get through.
     Api,
     /// A link: to move data, or keys.
     Link,

@@ -4,7 +4,7 @@
 //! - `host`: what asks a running host; `volume`, `tenant`, `stores`: what asks a store.
 //! - `check`: what looks at directories; `demo`, `bench`: what tries and measures.
 
-// The programs of this crate are its interface; what is public here is for them and for tests.
+// The programs of this crate are its interface. Public items are for them and for tests.
 #![allow(missing_docs)]
 
 pub mod args;

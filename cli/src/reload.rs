@@ -7,8 +7,8 @@ use longhaul_base::reload::{CommandLine, Settings};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-/// Reads the command line of this process with its config file, as it is now. `gateway` takes the flags of the gateway
-/// that runs.
+/// Reads the command line of this process with its config file, as it is now. `gateway` takes the
+/// flags of the gateway that runs.
 ///
 /// # Errors
 /// If it is not usable any more, or is another gateway's.

@@ -23,7 +23,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often a store that is being drained is looked at.
+/// How often to look at a store that drains.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Runs one of them.
@@ -95,7 +95,7 @@ async fn join(state: &Path, invitation: &Path) -> Result<()> {
     }
     let joining = Joining::begin(state, &text)?;
     let requests = Requests::connect(joining.token(), None).await?;
-    // Whoever is refused leaves nothing behind.
+    // If the store refuses, nothing stays behind.
     files::create_dir(state)?;
     let store = registry::identity(state)?;
     let request = joining.request().to_vec();
@@ -122,7 +122,7 @@ fn audit(state: &Path, since: Option<Duration>, tenant: Option<&str>, json: bool
         let tenant = tenant.as_deref().unwrap_or("-");
         let name = name.as_deref().unwrap_or("-");
         let said = format!("{time}  {tenant}  {name}  {peer}  {action}  {object}  {outcome}");
-        // Whoever edits the file may have put anything into it.
+        // Somebody may have edited the file and put anything into it.
         print(&(text::escaped(&said) + "\n"))
     })
 }

@@ -93,7 +93,7 @@ fn shown(tenant: Tenant, json: bool, message: &str) -> Result<()> {
     Ok(())
 }
 
-/// Limits with what was given put in.
+/// The limits with the changes of the command line.
 fn changed(mut limits: Limits, given: &TenantLimitArgs) -> Limits {
     for (limit, given) in [
         (&mut limits.max_volumes, given.max_volumes),
@@ -113,7 +113,7 @@ fn show_rate(bytes: u64) -> String {
     format!("{}/s", show_bytes(bytes))
 }
 
-/// What waits for the limits on operations and bytes.
+/// The requests and bytes that wait for the limits.
 fn waiting(requests: u64, bytes: u64) -> String {
     match requests {
         0 => "nothing at this store".to_owned(),

@@ -1,6 +1,6 @@
 //! `longhaul volume`, `longhaul snapshot` and `longhaul credential`.
 //!
-//! What was asked for goes to stdout, as a table or as JSON; everything else to stderr.
+//! Results go to stdout, as a table or as JSON; everything else goes to stderr.
 
 pub mod credentials;
 pub mod diff;
@@ -53,7 +53,7 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
     let named = |name: &str| format!("volume {name}");
     match &args.command {
         VolumeCommand::Create { name, size, block_size, encrypt } => {
-            // What can be wrong with the key is told before there is a volume.
+            // Check the keys before creating the volume.
             let openers = if *encrypt { Some(given.required()?) } else { None };
             let block_bytes = block_size.parse().context("--block-size is not a number")?;
             let made = client.create_volume(name, *size, block_bytes).await;
@@ -189,7 +189,7 @@ fn state(volume: &Volume) -> String {
     }
 }
 
-/// Who has a volume or had it last.
+/// The host that has a volume or had it last.
 fn holder(live: &Live) -> Option<String> {
     live.host_name.clone().or_else(|| live.host.clone())
 }

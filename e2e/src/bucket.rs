@@ -1,4 +1,5 @@
-//! A real server of the S3 API (versitygw over a directory), and stores whose objects are in its bucket.
+//! A real server of the S3 API (versitygw over a directory), and stores whose objects are in its
+//! bucket.
 
 use crate::faults::Faults;
 use crate::in_ci;
@@ -25,8 +26,8 @@ pub struct Gateway {
     server: Option<Server>,
 }
 
-/// Whether the test can go on where it needs such a server. Without it fails in CI (`CI=true`), and elsewhere
-/// says loudly that it did not run.
+/// Whether the test can go on where it needs such a server. Without it fails in CI (`CI=true`), and
+/// elsewhere says loudly that it did not run.
 #[must_use]
 pub fn can_use_buckets(test: &str) -> bool {
     if binary().is_file() {

@@ -181,7 +181,8 @@ impl Cluster {
     #[track_caller]
     pub fn restart_all(&mut self) {
         self.start_monitor();
-        // The monitor believes them to be as they were, and they wait for each other where they were then.
+        // The monitor believes them to be as they were, and they wait for each other where they
+        // were then.
         let osds: Vec<_> = (0..OSDS).map(|osd| osd.to_string()).collect();
         let osds = osds.iter().map(String::as_str);
         self.ask(&["osd", "down"].into_iter().chain(osds).collect::<Vec<_>>()).ok();

@@ -1,5 +1,5 @@
-//! A client of a volume, whichever protocol it speaks: requests in flight at the caller's discretion,
-//! and replies in any order.
+//! A client of a volume, whichever protocol it speaks: requests in flight at the caller's
+//! discretion, and replies in any order.
 
 use crate::nbd::Nbd;
 use crate::scsi::Iscsi;

@@ -65,8 +65,8 @@ impl Faults {
         Faults::before(vec![server.into()])
     }
 
-    /// Starts one that sends requests to these servers in turn, as a load balancer does: to the next one where
-    /// nobody listens. Without faults of its own.
+    /// Starts one that sends requests to these servers in turn, as a load balancer does: to the
+    /// next one where nobody listens. Without faults of its own.
     #[must_use]
     pub fn before(servers: Vec<String>) -> Faults {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -39,7 +39,8 @@ fn image() -> (PathBuf, PathBuf) {
     (dir.join("vmlinuz"), dir.join("initramfs"))
 }
 
-/// Unpacks what the guest runs into a directory, which [`Guest::boot_from`] can boot as a file system.
+/// Unpacks what the guest runs into a directory, which [`Guest::boot_from`] can boot as a file
+/// system.
 #[track_caller]
 pub fn unpack_root(dir: &Path) {
     std::fs::create_dir_all(dir).unwrap();
@@ -66,7 +67,8 @@ impl Guest {
         Guest::boot_with(dir, None)
     }
 
-    /// The same with its root file system on a unit that QEMU's initiator is logged in to; `uri` names it.
+    /// The same with its root file system on a unit that QEMU's initiator is logged in to; `uri`
+    /// names it.
     #[track_caller]
     #[must_use]
     pub fn boot_from(dir: &Path, uri: &str) -> Guest {

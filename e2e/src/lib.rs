@@ -72,8 +72,8 @@ pub fn wait_for(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// Whether the test can go on where it needs root, loop devices and FUSE. Without them it fails in CI
-/// (`CI=true`), and elsewhere says loudly that it did not run.
+/// Whether the test can go on where it needs root, loop devices and FUSE. Without them it fails in
+/// CI (`CI=true`), and elsewhere says loudly that it did not run.
 #[must_use]
 pub fn can_use_devices(test: &str) -> bool {
     let missing = if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,5 @@
-//! MinIO on three nodes, any one of which may die. (After two have died at once it lets names be created twice for a while.)
+//! MinIO on three nodes, any one of which may die. (After two have died at once it lets names be
+//! created twice for a while.)
 
 use crate::bucket::{ACCESS_KEY, BUCKET, SECRET_KEY};
 use crate::process::{LIMIT, Server, command, repository, run_within};
@@ -9,8 +10,8 @@ use std::time::Duration;
 
 /// Nodes of a cluster.
 pub const NODES: usize = 3;
-/// Drives of a node. With six in all, half of each object's parts are parity: four must be there to write,
-/// three to read.
+/// Drives of a node. With six in all, half of each object's parts are parity: four must be there to
+/// write, three to read.
 const DRIVES: usize = 2;
 
 /// The bucket for the test of conditions.
@@ -35,8 +36,8 @@ pub struct Cluster {
     nodes: [Option<Server>; NODES],
 }
 
-/// Whether the test can go on where it needs one. Without it fails in CI (`CI=true`), and elsewhere says
-/// loudly that it did not run.
+/// Whether the test can go on where it needs one. Without it fails in CI (`CI=true`), and elsewhere
+/// says loudly that it did not run.
 #[must_use]
 pub fn can_use_minio(test: &str) -> bool {
     if binary().is_file() {

@@ -24,7 +24,8 @@ struct Up {
 }
 
 impl Disk {
-    /// A new one of `mib` MiB with an ext4 file system, without power; `dir` is a directory to work in.
+    /// A new one of `mib` MiB with an ext4 file system, without power; `dir` is a directory to work
+    /// in.
     #[track_caller]
     #[must_use]
     pub fn new(dir: &Path, mib: u64) -> Disk {

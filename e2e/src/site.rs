@@ -116,7 +116,8 @@ impl Site {
         site
     }
 
-    /// Starts a store with an encrypted volume of `mib` MiB, and gives the path of its key file, too.
+    /// Starts a store with an encrypted volume of `mib` MiB, and gives the path of its key file,
+    /// too.
     #[track_caller]
     #[must_use]
     pub fn with_encrypted(name: &str, mib: u64) -> (Site, String) {

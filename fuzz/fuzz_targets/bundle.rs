@@ -1,7 +1,7 @@
-//! The index of a bundle: whatever the bytes, no panic; what is accepted is in order, and finds what it says it has, in the
-//! object, and nothing else.
+//! The index of a bundle. No bytes cause a panic. An accepted index is in order. It finds its
+//! entries in the object, and nothing else.
 //!
-//! Input: flags, object. With flag 1 the checksums are made right first.
+//! Input: flags, object. With flag 1 the target first makes the checksums right.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};

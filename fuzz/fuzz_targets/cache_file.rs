@@ -1,10 +1,10 @@
-//! Heads and index of a read cache that are anything: loading ends, asks only for what is in the file,
-//! and gives a cache that a volume can use. What a client then reads is what was once written in that
-//! place, or what the store says, and nothing else: the blocks in the file are sound, so whatever the
-//! index claims, a block from another place must not pass.
+//! Heads and index of a read cache with any bytes. Loading ends, asks only for bytes of the file,
+//! and returns a cache that a volume can use. A client then reads either the data once written in
+//! that place, or the store's data, and nothing else. The blocks in the file are sound. So a block
+//! from another place must not pass, whatever the index claims.
 //!
-//! Input: settings (bit 0: put all checksums right, bit 1: the store says that it does not know what
-//! was written, bit 2: everything is pinned), then heads and index.
+//! Input: settings, then heads and index. Bit 0 of the settings: put all checksums right. Bit 1:
+//! the store says that it does not know the later writes. Bit 2: all ranges are pinned.
 #![no_main]
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ const HEAD: usize = 4096;
 const FRONT: usize = 3 * HEAD;
 const TAG: u128 = 99;
 const BLOCK: usize = 4096;
-/// What was written: as many lines as there are slots, and half as many.
+/// The written ranges: as many lines as there are slots, and half as many again.
 const WRITTEN: Range = Range { lba: 0, sectors: 6 * 32 };
 
 fn geometry() -> Geometry {
@@ -99,7 +99,7 @@ fn content() -> Bytes {
     (0..WRITTEN.bytes()).map(|n| (n / 512 + n % 7) as u8 | 1).collect()
 }
 
-/// The file of a cache that was used and closed.
+/// The file of a cache after an orderly end.
 fn file() -> &'static [u8] {
     static FILE: OnceLock<Vec<u8>> = OnceLock::new();
     FILE.get_or_init(|| {

@@ -1,7 +1,8 @@
-//! What lies beside the volumes' logs: descriptions of volumes, leases, seals, and the names of numbered objects. Whatever
-//! the bytes, an error or what they say, no panic; what is accepted is written as something that says the same.
+//! Objects beside the volumes' logs: descriptions of volumes, leases, seals, and the names of
+//! numbered objects. No bytes cause a panic. An accepted object encodes to something with the same
+//! meaning.
 //!
-//! Input: which of them, then the object.
+//! Input: the kind, then the object.
 #![no_main]
 
 use bytes::Bytes;

@@ -1,9 +1,9 @@
-//! Configuration files: whatever the text, either a message or arguments that the command line takes
-//! or refuses in words; no panic.
+//! Configuration files: whatever the text, either a message or arguments that the command line
+//! takes or refuses in words; no panic.
 #![no_main]
 #![allow(dead_code, unused_imports)]
 
-// What is here stands for these crates.
+// This crate stands for these crates.
 extern crate self as longhaul_base;
 extern crate self as longhaul_host;
 extern crate self as longhaul_link;
@@ -14,7 +14,8 @@ use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::seeds;
 use std::ffi::OsString;
 
-// These files are taken as they are: what the rest of their crate depends on need not be built.
+// The target includes these files as they are, so that it need not build what their crate depends
+// on.
 #[path = "../../host/src/accepted.rs"]
 mod accepted;
 #[path = "../../cli/src/args.rs"]

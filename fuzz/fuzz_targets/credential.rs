@@ -1,5 +1,5 @@
-//! Credential files, tokens, lists of what is accepted and requests for certificates: whatever they say, an error or
-//! what it means, no panic. A list that is merged with another one accepts nothing that either has withdrawn.
+//! Credential files, tokens, lists of accepted certificates and requests for certificates. No bytes
+//! cause a panic. A merge of two lists accepts nothing that either has withdrawn.
 #![no_main]
 #![allow(dead_code, unused_imports)]
 
@@ -9,20 +9,21 @@ extern crate self as longhaul_base;
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::seeds;
 
-// These files are taken as they are: what the rest of their crate depends on need not be built.
+// The target includes these files as they are, so that it need not build what their crate depends
+// on.
 #[path = "../../link/src/credential.rs"]
 mod credential;
 #[path = "../../base/src/files.rs"]
 mod files;
 
-/// Nothing here is random: a run can be repeated.
+/// Fixed values in place of random ones, so that runs are repeatable.
 mod random {
     pub fn identity() -> anyhow::Result<u128> {
         Ok(7)
     }
 }
 
-// Of a CA that never was used for anything.
+// The certificate of a CA without any other use.
 const CERTIFICATE: &str = include_str!("../certificate.pem");
 const KEY: &str = include_str!("../key.pem");
 // A request for a certificate with that key: signatures are random.

@@ -1,8 +1,8 @@
-//! Lone requests in datagrams, both sides: whatever the datagrams, no panic, memory stays bounded,
-//! what decodes encodes to the same bytes, a request comes out at most once, and the store is never
-//! made to execute what changes something.
+//! The datagram client and server. No datagrams cause a panic, and memory stays bounded. A decoded
+//! message encodes to the same bytes. A request comes out at most once. The store never executes a
+//! request that changes something.
 //!
-//! Input: side, then datagrams, each with a byte for the time that passes and its length before it.
+//! Input: side, then datagrams. Before each come a byte for the time that passes, and its length.
 #![no_main]
 
 use bytes::Bytes;
@@ -30,7 +30,7 @@ fn script(side: u8, datagrams: &[Bytes]) -> Vec<u8> {
     bytes
 }
 
-/// What a host asks and a store replies.
+/// Requests of a host and replies of a store.
 fn make_seeds() -> Vec<Vec<u8>> {
     let mut asker = Asker::new(Duration::from_millis(2));
     let mut answerer = Answerer::new();
@@ -86,7 +86,7 @@ fuzz_target!(init: seeds("datagram", make_seeds), |data: &[u8]| {
         if side & 1 == 0 {
             if let Some(frame) = answerer.handle_datagram(datagram, DATAGRAM_BYTES) {
                 assert!(may_be_lone(&frame.message));
-                // Some are answered at once, some never.
+                // The server answers some at once, and some never.
                 if length % 2 == 0 {
                     assert!(answerer.handle_reply(answer(&frame), DATAGRAM_BYTES).is_none());
                 }

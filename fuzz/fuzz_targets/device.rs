@@ -1,14 +1,15 @@
-//! Superblocks and the index of a device: whatever the bytes, no panic; what passes is what its bytes would be
-//! again, and lies where objects can be.
+//! Superblocks and the index of a device. No bytes cause a panic. An accepted part encodes to the
+//! same bytes, and lies where objects can be.
 //!
-//! Input: kind, bytes. Checksums are made right first.
+//! Input: kind, bytes. The target first makes the checksums right.
 #![no_main]
 #![allow(dead_code)]
 
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::{Input, seeds};
 
-// These files are taken as they are: what the rest of their crate depends on need not be built.
+// The target includes these files as they are, so that it need not build what their crate depends
+// on.
 #[path = "../../objects/src/device/format.rs"]
 mod format;
 

@@ -1,5 +1,5 @@
-//! A host that the store says anything to and whose disk fails now and then: no panic, no work without
-//! end, each request answered at most once.
+//! A host whose store sends any messages and whose disk fails now and then. It never panics and
+//! never works without end. Each request gets at most one answer.
 //!
 //! Input: steps; see `step`. Frames are as on the link.
 #![no_main]
@@ -35,7 +35,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
         [&writes[..], &[5, 6], &frame(refused)].concat(),
         [&writes[..], &[4, 0, 3], &frame(read)].concat(),
         [&writes[..], &[7, 3], &writes[..], &frame(ToHost::Fenced { volume, epoch: 2 })].concat(),
-        // A watch, something to be staged, and the answer; a write of it, and a read before it is there.
+        // A watch, a range to stage, and the answer; a write of it, and a read before its commit.
         [&[11, 12, 0][..], &frame(world::staged(1)), &[1, 6, 4, 0, 90], &committed(1)].concat(),
         [&writes[..], &[8], &committed(4), &frame(ToHost::Detached { request: 1 })].concat(),
     ]

@@ -1,6 +1,6 @@
-//! A connection before the full feature phase that sends anything: no panic, every answer a whole login
-//! response, no session unless the last answer admits one, and the same answers however the stream is
-//! cut.
+//! A connection before the full feature phase that sends any bytes. The target never panics, and
+//! every answer is a whole login response. A session exists only if the last answer admits one. The
+//! answers are the same for all divisions of the stream.
 //!
 //! Input: settings, cuts, then either a stream, or requests as (flags, length, text).
 #![no_main]
@@ -63,7 +63,7 @@ fn access(settings: u8) -> Access {
     access
 }
 
-/// What the target answers, and whether there is a session then.
+/// The answers of the target, and whether there is a session then.
 fn drive<'a>(settings: u8, pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, bool) {
     let mut world = World::new(config(), access(settings));
     world.accept(1);
@@ -94,7 +94,7 @@ fuzz_target!(init: seeds("iscsi_login", make_seeds), |data: &[u8]| {
     let stream = requests.concat();
     let (whole, admitted) = drive(settings, requests.iter().map(Vec::as_slice));
     let (cut, cut_admitted) = drive(settings, pieces(&stream, cuts));
-    // What follows the login is no longer this target's matter.
+    // Input after the login no longer concerns this target.
     if !admitted && !cut_admitted {
         assert_eq!(whole, cut, "the answers depend on how the stream is cut");
     }

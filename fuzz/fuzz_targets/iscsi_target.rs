@@ -1,9 +1,9 @@
-//! An initiator that sends anything once it has logged in, on one or two connections of a session, in
-//! any pieces, while time passes and connections end: no panic, only requests within the volume and
-//! with a payload of their length, one end for every connection, whole PDUs, numbers in order; and
-//! another initiator's session works as before.
+//! An initiator that sends any bytes after its login, on one or two connections of a session, in
+//! any pieces. Meanwhile time passes and connections end. The target never panics. Requests lie
+//! within the volume, with a payload of their length. Every connection ends once. PDUs are whole,
+//! and numbers are in order. Another initiator's session works as before.
 //!
-//! Input: settings, cuts, then steps: a byte that says what, and its bytes.
+//! Input: settings, cuts, then steps: a byte for the kind, and its bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -169,7 +169,7 @@ fuzz_target!(init: seeds("iscsi_target", make_seeds), |data: &[u8]| {
                 }
             }
             3 => {
-                // Below the limit after which a session that is pinged must have answered.
+                // Below the time in which a pinged session must answer.
                 world.pass(Duration::from_secs(u64::from(input.byte() % 10)));
                 if !reset {
                     number += 1;
@@ -206,7 +206,7 @@ fuzz_target!(init: seeds("iscsi_target", make_seeds), |data: &[u8]| {
     assert_eq!(world.target.sessions().count(), 0, "sessions without connections");
 });
 
-/// As [`ask`]; pings are answered first, and unit attentions taken.
+/// Like [`ask`], after answers to pings and after all unit attentions.
 fn ask_if_alive(world: &mut World, number: &mut u32) {
     let output = std::mem::take(world.outputs.get_mut(&GOOD).unwrap());
     let mut rest = &output[..];

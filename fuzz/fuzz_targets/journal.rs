@@ -1,6 +1,6 @@
-//! A journal that a disk has damaged in ways that the input chooses: recovery ends, asks only for what
-//! is there, and either refuses or gives something that the engine can go on from. Undamaged,
-//! everything is there; damaged without forged checksums, never more than was.
+//! A journal with damage that the input chooses. Recovery ends, and asks only for existing bytes.
+//! It either refuses or returns a state that the engine can continue. Without damage, all writes
+//! are there. Without forged checksums, there are never more writes than before.
 //!
 //! Input: damage after damage; see `damage`.
 #![no_main]
@@ -30,7 +30,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Damages the files as the input says; false if a checksum was forged, which no disk does.
+/// Damages the files as the input says. False if it forged a checksum, which no disk does.
 fn damage(files: &mut [Vec<u8>], input: &mut Input<'_>) -> bool {
     let mut honest = true;
     for _ in 0..64 {
@@ -130,7 +130,7 @@ fn recover(files: &mut [Vec<u8>]) -> Option<Recovered> {
     panic!("recovery does not end");
 }
 
-/// Attaches with what was recovered, reads everything, writes, flushes.
+/// Attaches with the recovered state, reads everything, writes, flushes.
 fn go_on(files: &mut [Vec<u8>], recovered: Recovered, committed: u64) {
     let epoch = recovered.state().map_or(1, |state| state.epoch.saturating_add(1));
     let config = Config::new(Mode::Journal(recovered.geometry));

@@ -1,5 +1,5 @@
-//! Lists of keys as a store may give them: whatever the bytes, an error or a list within its bounds, no panic, and
-//! nothing is opened that its secret does not authenticate.
+//! Lists of keys from a store. No bytes cause a panic. The result is an error or a list within its
+//! bounds. Only lists that the secret authenticates open.
 #![no_main]
 #![allow(dead_code, unused_imports)]
 
@@ -11,13 +11,14 @@ use longhaul_core::block::VolumeId;
 use longhaul_core::pack::DataKey;
 use longhaul_fuzz::seeds;
 
-// These files are taken as they are: what the rest of their crate depends on need not be built.
+// The target includes these files as they are, so that it need not build what their crate depends
+// on.
 #[path = "../../api/src/keys/list.rs"]
 mod list;
 #[path = "../../api/src/keys/slots.rs"]
 mod slots;
 
-/// Nothing here is random: a run can be repeated.
+/// Fixed values in place of random ones, so that runs are repeatable.
 mod random {
     pub fn secret() -> anyhow::Result<[u8; 32]> {
         Ok([7; 32])

@@ -1,5 +1,5 @@
-//! Link frames, both directions: whatever the bytes and however they are cut, no panic, no
-//! allocation beyond the limits, the same frames; what is accepted encodes to something that decodes
+//! Link frames, both directions. No bytes and no divisions cause a panic, or allocations beyond the
+//! limits. The frames are the same for all divisions. An accepted frame encodes to one that decodes
 //! to the same.
 //!
 //! Input: direction, cuts, stream.

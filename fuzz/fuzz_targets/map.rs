@@ -1,5 +1,5 @@
-//! Pages, fragments and roots of a map: whatever the bytes, no panic; what is accepted writes out to
-//! something that reads back the same.
+//! Pages, fragments and roots of a map: whatever the bytes, no panic; what is accepted writes out
+//! to something that reads back the same.
 //!
 //! Input: flags, object. The lowest two bits say what it is: 0 a page, 1 a fragment, 2 a root. With
 //! flag 4 all checksums are made right first.
@@ -84,8 +84,8 @@ fn seal(bytes: &mut [u8], at: usize, crc: u32) {
 fn reseal_fragment(object: &mut [u8]) {
     let Some(trailer) = object.len().checked_sub(TRAILER_BYTES) else { return };
     let description = trailer + DESCRIPTION_BYTES;
-    // Of a description the last four numbers are the pages' bytes, their number, the index's checksum
-    // and the holes.
+    // Of a description the last four numbers are the pages' bytes, their number, the index's
+    // checksum and the holes.
     let (index, pages) = (number(object, description - 16), number(object, description - 12));
     if index.checked_add(pages.saturating_mul(INDEX_ENTRY_BYTES)).is_some_and(|end| end <= trailer)
     {

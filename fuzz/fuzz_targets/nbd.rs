@@ -1,6 +1,6 @@
-//! A client that sends anything, in any pieces, and gets replies: no panic, only requests within the
-//! export and with a payload of their length, limits kept, and the same requests however the stream is
-//! cut (but for STARTTLS, where cutting matters).
+//! A client that sends any bytes, in any pieces, and gets replies. The session never panics and
+//! keeps its limits. Requests lie within the export, with a payload of their length. They are the
+//! same for all divisions of the stream, except with STARTTLS, where the division matters.
 //!
 //! Input: settings, cuts, stream.
 #![no_main]
@@ -73,7 +73,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
     vec![simple, options, name, tls, [start(0), option(2, &[])].concat()]
 }
 
-/// What the shell would say, as a function of the request alone.
+/// The answer of the shell, as a function of the request alone.
 fn reply(request: &Request) -> Result<Reply, BlockError> {
     Ok(match request {
         Request::Read(range) if range.lba % 5 == 4 => return Err(BlockError::Medium(*range)),

@@ -1,8 +1,8 @@
-//! Traces and pins that are anything: a refusal in words or ranges that make sense, and one encoding
-//! for each; no panic.
+//! Traces and pins that are anything: a refusal in words or ranges that make sense, and one
+//! encoding for each; no panic.
 //!
-//! Input: settings (bit 0: pins rather than a trace, bit 1: put first bytes and checksum right), then
-//! the bytes.
+//! Input: settings (bit 0: pins rather than a trace, bit 1: put first bytes and checksum right),
+//! then the bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -20,7 +20,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for range in [Range::new(0, 1), Range::new(4000, 64), Range::new(1 << 40, 1 << 20)] {
         pins.add(range);
-        // What is behind the first bytes is the same in both.
+        // The bytes after the first ones are the same in both.
         all.extend([0, 1, 2, 3].map(|settings| [&[settings][..], &pins.encode()].concat()));
     }
     all

@@ -1,8 +1,8 @@
-//! Records: whatever the bytes, no panic; what is accepted survives cutting and re-parsing, and
-//! every block read out of it by location is the one that was written; what a cut of a packed record
-//! unpacks to is what the whole does.
+//! Records. No bytes cause a panic. An accepted record survives cutting and parsing again. A block
+//! read out of it by location is the written one. A cut of a packed record unpacks to the same data
+//! as the whole.
 //!
-//! Input: flags, cut, record. With flag 1 the header checksum is made right first.
+//! Input: flags, cut, record. With flag 1 the target first makes the header checksum right.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};

@@ -1,8 +1,9 @@
-//! A device that is given any commands with any output, from several nexuses that come and go: no
-//! panic, only requests within the volume and with a payload of their length, no more output asked for
-//! than was announced, one end for every command, and the same outputs for the same inputs.
+//! A device that gets any commands with any output, from several nexuses that come and go. It never
+//! panics. Requests lie within the volume, with a payload of their length. It asks for no more
+//! output than the initiator announced. Every command ends once. The same inputs give the same
+//! outputs.
 //!
-//! Input: settings, then steps: a byte that says what, and its bytes.
+//! Input: settings, then steps: a byte for the kind, and its bytes.
 #![no_main]
 
 use bytes::Bytes;
@@ -122,7 +123,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
 /// Commands that have not ended, and the rest of what a run has come to.
 #[derive(Default)]
 struct World {
-    /// Output that was announced, by task.
+    /// Announced output, by task.
     open: BTreeMap<u64, Vec<u8>>,
     nexuses: BTreeMap<u64, u64>,
     functions: BTreeSet<u64>,
@@ -322,7 +323,7 @@ fn run(data: &[u8]) -> Vec<String> {
     }
     assert!(world.parts.is_empty(), "parts without an end: {:?}", world.parts);
     assert!(world.functions.is_empty(), "functions without an end: {:?}", world.functions);
-    // Tasks of a nexus that is lost end without a word; no others do.
+    // Tasks of a lost nexus end without an answer. No other tasks do.
     for nexus in std::mem::take(&mut world.nexuses).into_values() {
         device.handle_nexus_loss(NOW, nexus);
     }

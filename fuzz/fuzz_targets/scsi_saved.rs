@@ -1,6 +1,6 @@
-//! Saved reservations that are anything: no panic; a device made from them answers PERSISTENT RESERVE
-//! IN, can be cleared, and what it saves itself it understands: a second device made from that shows
-//! the same keys.
+//! Saved reservations with any bytes. No bytes cause a panic. A device made from them answers
+//! PERSISTENT RESERVE IN, and CLEAR works. It understands its own saves: a second device made from
+//! such a save shows the same keys.
 //!
 //! Input: settings (bit 0: put the checksum right), then the bytes.
 #![no_main]
@@ -119,7 +119,7 @@ fuzz_target!(init: seeds("scsi_saved", make_seeds), |data: &[u8]| {
     let (before, _) = host.shown();
     host.run(1, &[0x5e, 3, 0, 0, 0, 0, 0, 0xff, 0xff, 0], &[]);
     host.run(2, &[0x2a, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[]);
-    // REGISTER AND IGNORE EXISTING KEY, with APTPL: everything is saved anew.
+    // REGISTER AND IGNORE EXISTING KEY, with APTPL: the device saves everything anew.
     let status = host.out(1, 6, 0, 0, 77, 1);
     assert_eq!(status, Status::Good, "with {} bytes of keys", before.len());
     let again = Host::new(host.saved.clone().unwrap_or_default()).shown();

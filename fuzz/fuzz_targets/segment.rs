@@ -1,7 +1,7 @@
-//! Segments: whatever the bytes, no panic; what passes is applied to a log without one, and every
-//! record it lists is there.
+//! Segments. No bytes cause a panic, also in a log that takes a valid segment. Each record that a
+//! valid segment lists exists.
 //!
-//! Input: flags, object. With flag 1 all checksums of the envelope are made right first.
+//! Input: flags, object. With flag 1 the target first makes all checksums of the envelope right.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};

@@ -1,6 +1,6 @@
-//! A store that hosts say anything to, in any order, on several sessions, over an object store that
-//! fails now and then: no panic, no work without end, committed only grows, and a store that opens the
-//! log afterwards finds exactly what was committed.
+//! A store that gets any messages from hosts, in any order, on several sessions. Its object store
+//! fails now and then. It never panics and never works without end. Committed numbers only grow. A
+//! store that opens the log afterward finds exactly the committed writes.
 //!
 //! Input: steps; see `step`. Frames are as on the link.
 #![no_main]

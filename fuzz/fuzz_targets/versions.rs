@@ -1,9 +1,14 @@
-//! Heads and pages of a table of versions that are anything: a head that is accepted is what it was written as, a
-//! verdict is given whatever it says, a root or none comes out, and a volume with such a table answers every read, with zeroes, which is what
-//! the store has, or with an error.
+//! Heads and pages of a version table with any bytes. An accepted head encodes to the same bytes.
+//! All of them lead to a verdict, and to a root or none. A volume with such a table answers every
+//! read with zeroes, which is what the store has, or with an error.
 //!
-//! Input: settings (bit 0: put the checksums of heads right), three numbers of 8 bytes (epoch and committed number that are
-//! granted, number of a statement), two heads, pages of blocks and sectors.
+//! Input, in order:
+//!
+//! - settings (bit 0: put the checksums of heads right);
+//! - three numbers of 8 bytes: the granted epoch and committed number, and the number of a
+//!   statement;
+//! - two heads;
+//! - pages of blocks and sectors.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -40,7 +45,7 @@ fn number(data: &mut &[u8]) -> u64 {
     u64::from_le_bytes(*number)
 }
 
-/// What a file has there, with zeroes beyond its end.
+/// Reads from a file, with zeroes beyond its end.
 fn read(files: &[Vec<u8>; 3], operation: DiskOperation) -> DiskResult {
     match operation {
         DiskOperation::Read { id, file, offset, bytes } => {

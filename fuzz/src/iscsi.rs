@@ -1,5 +1,5 @@
-//! What the targets for iSCSI and SCSI share: PDUs as bytes, a volume that answers at once, and a
-//! target with its connections.
+//! Common parts of the targets for iSCSI and SCSI: PDUs as bytes, a volume that answers at once,
+//! and a target with its connections.
 
 use bytes::{Bytes, BytesMut};
 use longhaul_core::block::{
@@ -82,7 +82,8 @@ pub fn populate_list() -> Vec<u8> {
     list
 }
 
-/// The parameter list of WRITE USING TOKEN for 8 blocks: the first token that a unit makes, or zeroes.
+/// The parameter list of WRITE USING TOKEN for 8 blocks: the first token that a unit makes, or
+/// zeroes.
 pub fn token_list(creator: Option<[u8; 32]>) -> Vec<u8> {
     let mut list = vec![0; 536 + 16];
     list[..2].copy_from_slice(&550u16.to_be_bytes());
@@ -98,7 +99,7 @@ pub fn token_list(creator: Option<[u8; 32]>) -> Vec<u8> {
     list
 }
 
-/// What the volume would say, as a function of the request alone.
+/// The answer of the volume, as a function of the request alone.
 pub fn reply(request: &Request) -> Result<Reply, BlockError> {
     Ok(match request {
         Request::Read(range) if range.lba % 61 == 60 => return Err(BlockError::Medium(*range)),
@@ -185,7 +186,7 @@ pub fn device(block_bytes: u32, reservations: Bytes) -> DeviceConfig {
     }
 }
 
-/// Small, so that every limit is met.
+/// Small, so that inputs reach every limit.
 pub fn config() -> Config {
     Config {
         error_recovery_level: 2,
@@ -210,11 +211,11 @@ pub struct World {
     /// The target.
     pub target: Target,
     now: Time,
-    /// What was sent and not taken yet.
+    /// Sent bytes that the target has not taken.
     inputs: BTreeMap<ConnectionId, BytesMut>,
-    /// What came, by connection.
+    /// Bytes received, by connection.
     pub outputs: BTreeMap<ConnectionId, Vec<u8>>,
-    /// Connections that were closed, and why.
+    /// Closed connections, and why.
     pub closed: BTreeMap<ConnectionId, CloseReason>,
 }
 

@@ -1,16 +1,16 @@
-//! What the fuzz targets share: input taken apart, seeds, and small valid worlds to damage.
+//! Common parts of the fuzz targets: parsing the input, seeds, and small valid worlds to damage.
 
 pub mod iscsi;
 pub mod world;
 
 use std::path::Path;
 
-/// With `LONGHAUL_FUZZ_SEEDS=DIR` in the environment writes the seeds of a target below DIR and ends
-/// the process. The seeds are the same each time; those in `fuzz/corpus` are made this way
-/// (`scripts/fuzz --seeds`).
+/// With `LONGHAUL_FUZZ_SEEDS=DIR` in the environment, writes the seeds of a target below DIR and
+/// ends the process. The seeds are the same each time. `scripts/fuzz --seeds` makes those in
+/// `fuzz/corpus` in this way.
 ///
 /// # Panics
-/// If they cannot be written.
+/// If a write fails.
 pub fn seeds(target: &str, make: impl FnOnce() -> Vec<Vec<u8>>) {
     let Some(dir) = std::env::var_os("LONGHAUL_FUZZ_SEEDS") else { return };
     let dir = Path::new(&dir).join(target);
@@ -21,11 +21,11 @@ pub fn seeds(target: &str, make: impl FnOnce() -> Vec<Vec<u8>>) {
     std::process::exit(0);
 }
 
-/// Fuzz input, taken from the front; zeroes once it is used up.
+/// Fuzz input, taken from the front. Zeroes follow its end.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
-    /// Whether nothing is left.
+    /// Whether all input is used.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

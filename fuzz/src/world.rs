@@ -29,7 +29,7 @@ pub fn later(now: Time, millis: u64) -> Time {
     now.after(Duration::from_millis(millis))
 }
 
-/// What the store grants the host.
+/// The store's answer to the host's attach.
 pub fn attached(epoch: u64, committed: u64) -> Attached {
     Attached { volume: VOLUME, sectors: SECTORS, block_bytes: 512, epoch, committed }
 }
@@ -160,7 +160,7 @@ pub fn stage(request: u64, epoch: u64) -> Frame<ToStore> {
     ToStore::Stage { request, volume, epoch, range, into, lba: 99, object }.into()
 }
 
-/// What a store may say to it.
+/// A possible message of a store to it.
 pub fn staged(request: u64) -> Frame<ToHost> {
     let runs = vec![StagedRun::Hole(6), StagedRun::Data { sectors: 10, offset: 0 }];
     ToHost::Staged { request, volume: VOLUME, result: Ok(runs) }.into()

@@ -263,7 +263,8 @@ fn outages(point: &Point) -> Vec<(f64, f64, String)> {
     spans
 }
 
-/// The stages of a subject at a point: the median over the valid runs of what a request spent there, in µs.
+/// The stages of a subject at a point: the median over the valid runs of what a request spent
+/// there, in µs.
 #[must_use]
 pub fn stage_medians(results: Results<'_>, point: &Point, subject: Subject) -> Vec<(String, f64)> {
     let runs: Vec<&[Stage]> = results

@@ -35,8 +35,8 @@ const FIGURES: [(&str, &str); 16] = [
     ("host_memory_mib", "host MiB"),
 ];
 
-/// Writes `report.html`, and the plots of each scenario as `NAME-PLOT.svg` and, if `rsvg-convert` is there,
-/// `.png`.
+/// Writes `report.html`, and the plots of each scenario as `NAME-PLOT.svg` and, if `rsvg-convert`
+/// is there, `.png`.
 ///
 /// # Errors
 /// If a file cannot be read or written.

@@ -33,7 +33,8 @@ pub fn set_write_cache(portal: &str, target: &str, on: bool) -> Result<()> {
     Ok(())
 }
 
-/// Sends a request with `data` in its PDU and gives the header of the answer, whose data is passed over.
+/// Sends a request with `data` in its PDU and gives the header of the answer, whose data is passed
+/// over.
 fn exchange(
     stream: &mut TcpStream,
     head: [u8; 2],

@@ -77,8 +77,8 @@ pub struct BenchArgs {
     /// Append each result as a JSON line.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these; `bench`: null, host, flush, cold, drain, recovery; `bench-iscsi`: empty, read, write;
-    /// `bench-store`: gc, commit, requests, read, volumes, limits, failover.
+    /// Only these; `bench`: null, host, flush, cold, drain, recovery; `bench-iscsi`: empty, read,
+    /// write; `bench-store`: gc, commit, requests, read, volumes, limits, failover.
     only: Vec<String>,
 }
 

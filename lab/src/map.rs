@@ -94,8 +94,8 @@ fn row(name: &str, value: impl std::fmt::Display) {
     println!("{name:<52} {value}");
 }
 
-/// A permutation of block numbers that looks random: a Feistel network over the smallest even number
-/// of bits, walked until it is back in range.
+/// A permutation of block numbers that looks random: a Feistel network over the smallest even
+/// number of bits, walked until it is back in range.
 struct Order {
     blocks: u64,
     half: u32,

@@ -16,7 +16,8 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// The rows of a table, each with its cells in the order of the header. No cell has a comma or quotes.
+/// The rows of a table, each with its cells in the order of the header. No cell has a comma or
+/// quotes.
 fn rows(text: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
     text.lines().skip(1).map(|line| line.split(',').collect())
 }

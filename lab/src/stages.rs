@@ -17,8 +17,8 @@ const REQUESTS: &str = "longhaul_host_request_seconds_count{";
 /// The counters of a host's read cache.
 const CACHE: &str = "longhaul_cache_";
 
-/// The stages that requests pass, in the order of their way (docs/operations/alerts.md). `link` and `commit` contain
-/// the line and everything at the store.
+/// The stages that requests pass, in the order of their way (docs/operations/alerts.md). `link` and
+/// `commit` contain the line and everything at the store.
 pub const EXPECTED: [&str; 10] = [
     "front",
     "host",

@@ -1,5 +1,6 @@
-//! A short scenario from end to end: WAN, product, peer, results and report. It needs root, TUN devices and
-//! the packages of `make lab`; without them it fails where CI runs and is left out elsewhere.
+//! A short scenario from end to end: WAN, product, peer, results and report. It needs root, TUN
+//! devices and the packages of `make lab`; without them it fails where CI runs and is left out
+//! elsewhere.
 
 use std::path::Path;
 use std::process::Command;

@@ -10,7 +10,8 @@ fn lab(args: &[&str]) -> Command {
     command
 }
 
-/// Whether a WAN can be had. Without it the test fails in CI (`CI=true`), and elsewhere says that it did not run.
+/// Whether a WAN can be had. Without it the test fails in CI (`CI=true`), and elsewhere says that
+/// it did not run.
 fn can_emulate() -> bool {
     let root = rustix::process::geteuid().is_root();
     if root && std::path::Path::new("/dev/net/tun").exists() {

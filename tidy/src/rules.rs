@@ -25,13 +25,13 @@ const LONGER_LINES: [(&str, usize); 12] = [
     ("base", 2),
     ("objects", 38),
     ("link", 223),
-    ("api", 98),
+    ("api", 32),
     ("store", 109),
-    ("cli", 109),
+    ("cli", 40),
     ("sim", 71),
-    ("lab", 60),
-    ("e2e", 55),
-    ("fuzz", 47),
+    ("lab", 33),
+    ("e2e", 23),
+    ("fuzz", 12),
     ("bench", 2),
 ];
 

@@ -1,4 +1,5 @@
-//! What operators give to open volumes with: key files, passphrases in files or from a terminal, recovery keys.
+//! The means of operators to open volumes: key files, passphrases in files or from a terminal,
+//! recovery keys.
 
 use super::slots::{Opener, SECRET_BYTES, unhex};
 use anyhow::{Context as _, Result, bail};
@@ -13,7 +14,7 @@ use zeroize::Zeroizing;
 /// Most bytes of a key file or of a file with a passphrase.
 const MAX_FILE_BYTES: u64 = 4096;
 
-/// What a command was given. It is read when it is needed, and once.
+/// The means that a command has. It reads them when it needs them, and once.
 pub struct Given {
     key_file: Option<PathBuf>,
     passphrase_file: Option<PathBuf>,
@@ -22,7 +23,8 @@ pub struct Given {
 }
 
 impl Given {
-    /// A key file, and a file whose first line is a passphrase. `plain`: a volume may be one that is not encrypted.
+    /// A key file, and a file whose first line is a passphrase. `plain`: a volume may be one that
+    /// is not encrypted.
     pub fn new(key_file: Option<PathBuf>, passphrase_file: Option<PathBuf>, plain: bool) -> Given {
         Given { key_file, passphrase_file, plain, openers: OnceCell::new() }
     }
@@ -37,10 +39,10 @@ impl Given {
         self.plain || !self.is_any()
     }
 
-    /// What there is, which may be nothing.
+    /// The means, perhaps none.
     ///
     /// # Errors
-    /// If a file is not good.
+    /// If a file is invalid.
     pub fn openers(&self) -> Result<&[Opener]> {
         if let Some(openers) = self.openers.get() {
             return Ok(openers);
@@ -55,10 +57,10 @@ impl Given {
         Ok(self.openers.get_or_init(|| openers))
     }
 
-    /// What there is, at least one.
+    /// The means, at least one.
     ///
     /// # Errors
-    /// If nothing was given, or a file is not good.
+    /// If there are none, or a file is invalid.
     pub fn required(&self) -> Result<&[Opener]> {
         if !self.is_any() {
             bail!(Usage(
@@ -73,7 +75,7 @@ impl Given {
 /// Reads a key file.
 ///
 /// # Errors
-/// If it cannot be read, others than its owner may, or it does not hold a key.
+/// If it is unreadable, other users may read it, or it holds no key.
 pub fn key_file(path: &Path) -> Result<Opener> {
     let shown = path.display();
     let text = private(path, "key file")?;
@@ -86,11 +88,11 @@ pub fn key_file(path: &Path) -> Result<Opener> {
     Ok(Opener::key(&shown.to_string(), key))
 }
 
-/// Reads a passphrase or recovery key: the first line of a file; `-` asks for it on the terminal, twice if it is a
-/// `new` one, or reads standard input.
+/// Reads a passphrase or recovery key: the first line of a file. `-` asks for it on the terminal,
+/// twice for a `new` one, or reads standard input.
 ///
 /// # Errors
-/// If it cannot be read, or others than its owner may read the file.
+/// If the file is unreadable, or other users may read it.
 pub fn passphrase(path: &Path, new: bool) -> Result<Opener> {
     if path.as_os_str() != "-" {
         let text = private(path, "file with the passphrase")?;
@@ -131,7 +133,7 @@ fn line(text: &[u8]) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(line.strip_suffix(b"\r").unwrap_or(line).to_vec())
 }
 
-/// Shows again what is typed, whatever happens.
+/// Turns the echo of typed text on again, whatever happens.
 struct Echo(termios::Termios);
 
 impl Drop for Echo {

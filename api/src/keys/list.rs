@@ -1,10 +1,11 @@
 //! The list of the keys of a volume, as the store keeps it: `docs/formats.md` has the format.
 //!
-//! The data keys are wrapped with the volume's secret, and the secret in one or more slots. The secret also
-//! authenticates the whole list: the volume's name and identity, whose data it began as, the slots and the keys. So a
-//! store can hide a list or give an older one; it cannot change one, nor give out one volume's as another's.
+//! The volume's secret wraps the data keys. One or more slots hold the secret. The secret also
+//! authenticates the whole list: the volume's name and identity, the volumes whose data it began
+//! as, the slots and the keys. So a store can hide a list or return an older one. It cannot change
+//! one, nor pass one volume's list off as another's.
 //!
-//! Whatever the store gives, parsing ends with an error or a list whose sizes are bounded.
+//! Parsing ends with an error or with a list of bounded size, whatever the store returns.
 
 use super::slots::{
     MAX_SLOTS, Opener, SECRET_BYTES, Secret, Slot, SlotKind, cipher, hex, open, seal, unhex,
@@ -24,7 +25,7 @@ const MAX_KEYS: usize = 1000;
 const MAX_PARENTS: usize = 1000;
 const MAX_NAME_BYTES: usize = 1024;
 
-/// Whose keys they are.
+/// The owner of the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// `NAME`, or `TENANT/NAME`.
@@ -47,7 +48,7 @@ pub struct KeyList {
     /// What opens it.
     pub slots: Vec<Slot>,
     keys: Vec<WrappedKey>,
-    /// Whether all keys but the newest one are to be given up: what is under them is encrypted anew.
+    /// Whether to give up all keys but the newest one: hosts encrypt the content under them anew.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     retires: bool,
     /// HMAC-SHA256 of the rest, in hexadecimal digits.
@@ -68,16 +69,16 @@ struct Versioned {
     version: u32,
 }
 
-/// What a list held.
+/// The content of an opened list.
 #[derive(Debug)]
 pub struct Unlocked {
     /// The data keys.
     pub keys: BTreeMap<u32, DataKey>,
     /// The volumes behind it.
     pub parents: Vec<VolumeId>,
-    /// What they are wrapped with.
+    /// The secret that wraps them.
     pub secret: Secret,
-    /// Whether all keys but the newest one are to be given up.
+    /// Whether to give up all keys but the newest one.
     pub retires: bool,
 }
 
@@ -167,10 +168,12 @@ impl KeyList {
         Ok(list)
     }
 
-    /// The keys, if the list is that of `owner` and is as it was made. `known` is the secret that opened it before.
+    /// Opens the keys, if the list is that of `owner` and nobody has changed it. `known` is the
+    /// secret that opened it before.
     ///
     /// # Errors
-    /// If nothing opens it, it was changed, or it is another volume's. The message says what to do.
+    /// If nothing opens it, somebody changed it, or it is another volume's. The message says what
+    /// to do.
     pub fn unlock(
         &self,
         owner: &Owner,
@@ -245,7 +248,7 @@ impl KeyList {
         )
     }
 
-    /// The name that the list is bound to, as far as it is authentic.
+    /// The name in the list. Not authentic before the list is opened.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -255,7 +258,7 @@ impl KeyList {
         self.keys.iter().map(|key| key.number).collect()
     }
 
-    /// Whether all keys but the newest one are to be given up, as far as it is authentic.
+    /// Whether to give up all keys but the newest one. Not authentic before the list is opened.
     pub fn retires(&self) -> bool {
         self.retires
     }
@@ -265,7 +268,8 @@ impl KeyList {
         Ok(hmac::verify(&authenticator(secret)?, &self.authenticated(), &mac).is_ok())
     }
 
-    /// Everything but the authentication itself, each field with its length: no two lists have the same.
+    /// Everything but the authentication itself, each field with its length: no two lists have the
+    /// same.
     fn authenticated(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut field = |data: &[u8]| {
@@ -298,7 +302,7 @@ fn authenticator(secret: &Secret) -> Result<hmac::Key> {
     Ok(hmac::Key::new(hmac::HMAC_SHA256, &*key))
 }
 
-/// What a wrapped data key is for.
+/// The purpose of a wrapped data key.
 fn purpose(volume: VolumeId, number: u32) -> String {
     format!("longhaul data key {volume} {number}")
 }

@@ -1,5 +1,6 @@
-//! How far a host is with encrypting a volume anew: it says so in an attribute of the volume, sealed with the volume's keys,
-//! so that a store cannot say that nothing is under an older key any more.
+//! The progress of a host that encrypts a volume anew. The host writes it to an attribute of the
+//! volume, sealed with the volume's keys. So a store cannot claim that no content is under an older
+//! key any more.
 
 use anyhow::{Context as _, Result};
 use longhaul_base::random;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The attribute of a volume that holds it.
 pub const PROGRESS_ATTRIBUTE: &str = "rewrite";
 
-/// What a host says.
+/// The report of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
@@ -23,7 +24,7 @@ pub struct Progress {
     pub done: bool,
     /// Bytes of the volume.
     pub total_bytes: u64,
-    /// Bytes of it that have been looked at.
+    /// Bytes of it that the host has looked at.
     pub done_bytes: u64,
     /// Bytes that were encrypted anew.
     pub rewritten_bytes: u64,
@@ -32,7 +33,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What the engine of that epoch says.
+    /// The report of the engine of that epoch.
     pub fn new(epoch: Epoch, status: &RewriteStatus) -> Progress {
         let RewriteStatus { key, done, total_bytes, done_bytes, rewritten_bytes, failed_bytes } =
             *status;
@@ -42,14 +43,14 @@ impl Progress {
     /// The content of the attribute.
     ///
     /// # Errors
-    /// If it cannot be sealed.
+    /// If the seal fails.
     pub fn seal(&self, keys: &Keys, volume: VolumeId) -> Result<Vec<u8>> {
         let plain = serde_json::to_vec(self).context("cannot encode how far it is")?;
         let sealed = keys.seal(volume, random::bytes()?, &plain);
         sealed.context("how far it is cannot be sealed")
     }
 
-    /// What the attribute says, if somebody with the keys said it.
+    /// Opens the attribute, if a holder of the keys wrote it.
     pub fn open(keys: &Keys, volume: VolumeId, data: &[u8]) -> Option<Progress> {
         serde_json::from_slice(&keys.unseal(volume, data)?).ok()
     }

@@ -1,8 +1,9 @@
-//! The slots of a list of keys: each holds the volume's secret, wrapped with what an operator or a host has.
+//! The slots of a list of keys. Each holds the volume's secret, wrapped with a key of an operator
+//! or host.
 //!
-//! A slot is opened by a key file, a passphrase (through Argon2id, RFC 9106) or a recovery key. What it costs to try
-//! a passphrase stands in the slot, which comes from the store: so it is bounded here before anything is computed.
-//! This module knows nothing of volumes and stores.
+//! A key file, a passphrase (through Argon2id, RFC 9106) or a recovery key opens a slot. The slot
+//! comes from the store, and holds the cost of trying a passphrase. So this module bounds the cost
+//! before it computes anything. It knows nothing of volumes and stores.
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -26,17 +27,17 @@ const MAX_MEMORY_KIB: u32 = 1 << 20;
 const MAX_PASSES: u32 = 64;
 const MAX_WORK_KIB: u64 = 4 << 20;
 const MAX_LANES: u32 = 16;
-/// What new slots cost: the second recommendation of RFC 9106 §4.
+/// The cost of new slots: the second recommendation of RFC 9106 §4.
 const COST: Cost = Cost { memory_kib: 64 << 10, passes: 3, lanes: 4 };
 
 const SALT_BYTES: usize = 16;
 const RECOVERY_BYTES: usize = 20;
 /// Letters of a recovery key: its bytes, and 20 bits of their hash.
 const RECOVERY_LETTERS: usize = RECOVERY_BYTES * 8 / 5 + 4;
-/// Base32 of Crockford: no letters that are taken for digits.
+/// Base32 of Crockford: without letters that look like digits.
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-/// What the keys of a volume are wrapped with. It is wiped from memory when it is dropped, and never printed.
+/// The secret that wraps the keys of a volume. Its drop wipes it from memory. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<[u8; SECRET_BYTES]>);
 
@@ -58,7 +59,7 @@ impl Secret {
     }
 }
 
-/// What a slot is opened with. It is wiped from memory when it is dropped, and never printed.
+/// The means to open a slot. Its drop wipes it from memory. It is never printed.
 #[derive(Clone)]
 pub struct Opener {
     /// Where it is from, for messages.
@@ -90,7 +91,7 @@ impl Opener {
         Opener { label: label.into(), with: With::Text(text) }
     }
 
-    /// A new recovery key, and how it is written down.
+    /// Draws a recovery key. Also returns its written form.
     pub fn draw_recovery() -> Result<(Opener, Zeroizing<String>)> {
         let bytes: Zeroizing<[u8; RECOVERY_BYTES]> = Zeroizing::new(random::bytes()?);
         let text = write_recovery(&bytes);
@@ -114,7 +115,7 @@ impl Opener {
     }
 }
 
-/// What opens a slot.
+/// The means that opens a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlotKind {
@@ -137,7 +138,7 @@ impl SlotKind {
     }
 }
 
-/// What Argon2id takes for a passphrase.
+/// The cost parameters of Argon2id for a passphrase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
@@ -263,7 +264,7 @@ impl Slot {
         format!("longhaul key slot {} {}", self.number, self.kind.name())
     }
 
-    /// With what the secret is wrapped, if this slot is for that at all.
+    /// The cipher that wraps the secret, if this slot is for that opener at all.
     fn cipher(&self, opener: &Opener) -> Result<Option<LessSafeKey>> {
         let salt = unhex(&self.salt).unwrap_or_default();
         let input: Zeroizing<Vec<u8>> = match (self.kind, &opener.with) {

@@ -1,5 +1,6 @@
-//! What whoever has the keys of a volume stated last of it, in an attribute of the volume: which epoch has begun, the key of
-//! the tables of versions, and the last [root](longhaul_core::host::versions::Root). Only who has the keys can make one.
+//! The last statement of a holder of a volume's keys, in an attribute of the volume. It holds the
+//! last epoch, the key of the version tables, and the last
+//! [root](longhaul_core::host::versions::Root). Only a holder of the keys can make one.
 
 use anyhow::{Context as _, Result};
 use longhaul_base::random;
@@ -13,18 +14,18 @@ pub const VERSIONS_ATTRIBUTE: &str = "versions";
 /// The content of the attribute.
 ///
 /// # Errors
-/// If it cannot be sealed.
+/// If the seal fails.
 pub fn seal(keys: &Keys, volume: VolumeId, statement: &Statement) -> Result<Vec<u8>> {
     let sealed = keys.seal(volume, random::bytes()?, &statement.encode());
     sealed.context("a statement cannot be sealed")
 }
 
-/// What the attribute says, if somebody with the keys said it.
+/// Opens the attribute, if a holder of the keys wrote it.
 pub fn open(keys: &Keys, volume: VolumeId, data: &[u8]) -> Option<Statement> {
     Statement::parse(&keys.unseal(volume, data)?)
 }
 
-/// What the next epoch states after `last`, with the key of the tables in it, or a new one.
+/// The statement of the next epoch after `last`, with its key of the tables, or a new one.
 ///
 /// # Errors
 /// If there are no random numbers.

@@ -1,4 +1,4 @@
-//! What opens a list of keys, what a store can do to one, and what the pieces look like.
+//! Tests of opening a list of keys, of a store that changes one, and of the bytes of its pieces.
 
 use super::given::{key_file, passphrase};
 use super::slots::{SlotKind, hex};
@@ -181,8 +181,8 @@ fn what_a_store_asks_of_a_passphrase_is_bounded() {
     }
 }
 
-/// RFC 9106 §5.3 takes associated data, which is not used here: this is what the reference implementation gives
-/// without it, and the bytes of the pieces around it.
+/// RFC 9106 §5.3 uses associated data, which this code does not. These bytes come from the
+/// reference implementation without it, with the bytes of the pieces around it.
 #[test]
 fn golden_recovery_key() {
     let all: Vec<Opener> = ["", "0000-0000-0000-0000-0000-0000-0000-0000-0000"].map(text).into();

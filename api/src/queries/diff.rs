@@ -1,4 +1,4 @@
-//! What differs between two snapshots of a volume, or between one and the volume.
+//! The map diff of two snapshots of a volume, or of one and the volume.
 
 use super::{info, snapshots, status, unexpected};
 use crate::types::{Change, ChangeKind, Changes};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 const MAX_RANGES: usize = 8192;
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What is compared with a snapshot.
+/// The later end of the comparison.
 #[derive(Clone, Debug)]
 pub struct Later {
-    /// It is read under this.
+    /// Reads of it use this identity.
     pub id: VolumeId,
     /// Its size.
     pub sectors: u64,
@@ -25,7 +25,7 @@ pub struct Later {
     pub key: Option<SnapshotKey>,
 }
 
-/// There is no such snapshot.
+/// The snapshot does not exist.
 #[derive(Debug, thiserror::Error)]
 #[error("volume {volume} has no snapshot {name}: see `longhaul snapshot list {volume}`")]
 pub struct NoSnapshot {
@@ -33,10 +33,11 @@ pub struct NoSnapshot {
     name: String,
 }
 
-/// What differs between a snapshot and another one, or the volume as it is, from a sector on; not all of it, if that is much.
+/// The map diff of a snapshot and another one, or the volume as it is, from a sector on. It may end
+/// early if it is long.
 ///
 /// # Errors
-/// If they are not there, or the store fails.
+/// If one of them does not exist, or the store fails.
 pub async fn changes(
     requests: &Requests,
     volume: &str,
@@ -103,7 +104,7 @@ pub fn later(info: &SnapshotInfo) -> Later {
     Later { id: info.id, sectors: info.sectors, key: Some(info.key()) }
 }
 
-/// What differs, part by part.
+/// The differing ranges, part by part.
 pub struct Differs<'a> {
     requests: &'a Requests,
     volume: &'a str,

@@ -1,4 +1,4 @@
-//! What a host acknowledged and has not delivered.
+//! Writes that a host acknowledged and has not delivered.
 
 use super::unexpected;
 use crate::types::{Lost, LostRange};
@@ -6,7 +6,7 @@ use anyhow::Result;
 use longhaul_core::wire::link::{VolumeOperation, VolumeReply};
 use longhaul_link::Requests;
 
-/// What is lost of a volume, as long as its host does not come back.
+/// The writes of a volume that are lost as long as its host does not come back.
 ///
 /// # Errors
 /// If there is no such volume, or the store fails.

@@ -1,4 +1,4 @@
-//! The snapshots of a volume, and when they are taken.
+//! The snapshots of a volume, and their schedule.
 
 use super::{info, unexpected};
 use crate::attributes;
@@ -9,7 +9,7 @@ use longhaul_core::wire::link::{
 };
 use longhaul_link::Requests;
 
-/// When snapshots of a volume are taken.
+/// The snapshot schedule of a volume.
 ///
 /// # Errors
 /// If there is no such volume, or the store fails.
@@ -53,7 +53,7 @@ pub async fn of_volume(requests: &Requests, volume: &str) -> Result<Vec<Snapshot
     listed(requests, volume, false).await
 }
 
-/// The same, also with those that were deleted and stay for their clones.
+/// The same, including deleted ones that stay for their clones.
 pub async fn listed(requests: &Requests, volume: &str, hidden: bool) -> Result<Vec<SnapshotInfo>> {
     let mut all: Vec<SnapshotInfo> = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! What a volume and its snapshots take.
+//! The space of a volume and its snapshots.
 
 use super::{info, snapshots, unexpected};
 use crate::types::{SnapshotUsage, Usage};
@@ -10,7 +10,7 @@ use longhaul_core::wire::link::{
 };
 use longhaul_link::Requests;
 
-/// What a volume and its snapshots take.
+/// The space of a volume and its snapshots.
 ///
 /// # Errors
 /// If there is no such volume, it is too old, or the store fails.
@@ -29,7 +29,8 @@ async fn count(
     snapshots: Vec<SnapshotInfo>,
 ) -> Result<Usage> {
     let all = snapshots.len();
-    // Each with its neighbours: what it shares, it shares with these, unless the volume was rolled back in between.
+    // Count each one with its neighbors. It shares data only with these, unless a rollback lies
+    // between.
     let window = MAX_MAPS_COUNTED;
     let inner = if all <= window { all.max(1) } else { window - 2 };
     let mut counted = Vec::with_capacity(all);
@@ -61,7 +62,7 @@ async fn count(
     Ok(Usage::new(info, &volume, stored, named_bytes, snapshots))
 }
 
-/// What maps name all in all, and what any of them does.
+/// The bytes that each map names, and the bytes that any of them names.
 async fn walk(
     requests: &Requests,
     info: &VolumeInfo,

@@ -12,15 +12,15 @@ pub struct CredentialArgs {
 
 #[derive(Subcommand)]
 pub enum CredentialCommand {
-    /// Write a new admin.toml and a new certificate of the store, and refuse the old ones from now on. Credentials that
-    /// were issued by name stay. A running store notices.
+    /// Write a new admin.toml and a new certificate of the store, and refuse the old ones from now
+    /// on. Credentials that were issued by name stay. A running store notices.
     Rotate {
         /// State directory of the store.
         #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
         state: PathBuf,
     },
-    /// Make a credential for one host or one operator: it has a role for the volumes of its patterns, and knows of no
-    /// others. A running store notices.
+    /// Make a credential for one host or one operator: it has a role for the volumes of its
+    /// patterns, and knows of no others. A running store notices.
     Issue {
         /// The role. `read`: list, show and export. `write`, for hosts: also attach, and take and
         /// delete snapshots. `admin`: everything; with all volumes and no tenant also tenants and
@@ -70,22 +70,23 @@ pub enum CredentialCommand {
         /// The file; it must not exist.
         file: PathBuf,
     },
-    /// Write what a credential file holds as the files that other programs take, to use the HTTP API: ca.pem,
-    /// certificate.pem and key.pem.
+    /// Write what a credential file holds as the files that other programs take, to use the HTTP
+    /// API: ca.pem, certificate.pem and key.pem.
     Unpack {
         /// The file.
         file: PathBuf,
         /// The directory; the command makes it.
         dir: PathBuf,
     },
-    /// Write the addresses of all stores that there are into a credential file, instead of those that it has. Commands add
-    /// those that they learn of by themselves.
+    /// Write the addresses of all stores that there are into a credential file, instead of those
+    /// that it has. Commands add those that they learn of by themselves.
     Refresh {
         /// The file.
         #[arg(env = "LONGHAUL_CREDENTIAL")]
         file: PathBuf,
     },
-    /// Have another certificate signed for the key of a credential before it expires, and write it into the file.
+    /// Have another certificate signed for the key of a credential before it expires, and write it
+    /// into the file.
     Renew {
         /// The file.
         #[arg(env = "LONGHAUL_CREDENTIAL")]

@@ -10,8 +10,8 @@ pub struct KeyArgs {
     /// Key file of encrypted volumes (see `longhaul credential new-key`).
     #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_KEY_FILE")]
     pub key_file: Option<PathBuf>,
-    /// File whose first line is the passphrase or the recovery key of an encrypted volume; `-` asks for it on the
-    /// terminal.
+    /// File whose first line is the passphrase or the recovery key of an encrypted volume; `-` asks
+    /// for it on the terminal.
     #[arg(long, global = true, value_name = "FILE", env = "LONGHAUL_PASSPHRASE_FILE")]
     pub passphrase_file: Option<PathBuf>,
     /// Go on if the store says that the volume is not encrypted, although a key is given.
@@ -26,7 +26,8 @@ pub enum KeyCommand {
         /// Which volume.
         name: String,
     },
-    /// Let something else open a volume, too. Say what opens it now with --key-file or --passphrase-file.
+    /// Let something else open a volume, too. Say what opens it now with --key-file or
+    /// --passphrase-file.
     Add {
         /// Which volume.
         name: String,

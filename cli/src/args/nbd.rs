@@ -28,8 +28,8 @@ pub enum NbdCommand {
         /// certificate with this common name or alternative name.
         client: String,
     },
-    /// Withdraw that; its connections end. When no client is left, nobody may use the volume: `open` ends
-    /// its list.
+    /// Withdraw that; its connections end. When no client is left, nobody may use the volume:
+    /// `open` ends its list.
     Deny {
         /// Which volume.
         volume: String,

@@ -50,13 +50,14 @@ pub struct SnapshotArgs {
 
 #[derive(Subcommand)]
 pub enum SnapshotCommand {
-    /// Take a snapshot, at once and while the volume is in use. It holds everything that the host that has the
-    /// volume attached has acknowledged so far: what a power cut of the client would leave.
+    /// Take a snapshot, at once and while the volume is in use. It holds everything that the host
+    /// that has the volume attached has acknowledged so far: what a power cut of the client would
+    /// leave.
     Create {
         /// VOLUME@SNAPSHOT; the name of a snapshot has letters, digits, `.`, `_` and `-`.
         snapshot: SnapshotName,
-        /// Take it of what the store has, and do not wait for what the host has not delivered. Waiting has that delivered at
-        /// once, beyond the --drain-rate of the host.
+        /// Take it of what the store has, and do not wait for what the host has not delivered.
+        /// Waiting has that delivered at once, beyond the --drain-rate of the host.
         #[arg(long)]
         no_barrier: bool,
     },

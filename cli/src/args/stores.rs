@@ -25,8 +25,8 @@ pub enum StoreCommand {
         #[command(flatten)]
         to: StoresArgs,
     },
-    /// Have hosts go from the stores that have more than their share of volumes to those that have less.
-    /// Stores do that by themselves too, a host every half minute.
+    /// Have hosts go from the stores that have more than their share of volumes to those that have
+    /// less. Stores do that by themselves too, a host every half minute.
     Rebalance(StoresArgs),
     /// Strike a store that is gone for good off the list, so that nobody tries to reach it any
     /// more, and refuse its certificate. The command refuses one that answers; one that starts
@@ -88,8 +88,8 @@ pub enum StoreCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Make a token with which another store joins the installation: once, within an hour, while this store runs. It has
-    /// nothing of the CA's key.
+    /// Make a token with which another store joins the installation: once, within an hour, while
+    /// this store runs. It has nothing of the CA's key.
     Invite {
         /// The file to write; it must not exist. Standard output without it.
         file: Option<PathBuf>,
@@ -97,7 +97,8 @@ pub enum StoreCommand {
         #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
         state: PathBuf,
     },
-    /// Make the state directory of a store that is to serve the same data as the one that invited it, which has to run.
+    /// Make the state directory of a store that is to serve the same data as the one that invited
+    /// it, which has to run.
     Join {
         /// State directory of the new store.
         #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
@@ -114,8 +115,9 @@ pub enum ReplicaCommand {
     Show(StoresArgs),
     /// Have a replica from now on, and bring everything there.
     Add {
-        /// Where: a directory (with its whole path, reachable from all stores), or `s3://BUCKET/PREFIX`. Environment variables that begin
-        /// with LONGHAUL_REPLICA_AWS_ count for it before those that begin with AWS_.
+        /// Where: a directory (with its whole path, reachable from all stores), or
+        /// `s3://BUCKET/PREFIX`. Environment variables that begin with LONGHAUL_REPLICA_AWS_ count
+        /// for it before those that begin with AWS_.
         location: String,
         /// Do not wait for it: it may be behind, and its missing part is lost with this site.
         /// Without this, the store commits nothing before it is at both places, once the replica is

@@ -47,8 +47,9 @@ pub enum TenantCommand {
     },
     /// List all tenants.
     List,
-    /// Delete a tenant that has no volumes, not even deleted ones. Its credentials are good for nothing then, and again if there
-    /// is a tenant of that name again: `longhaul credential revoke` withdraws them.
+    /// Delete a tenant that has no volumes, not even deleted ones. Its credentials are good for
+    /// nothing then, and again if there is a tenant of that name again: `longhaul credential
+    /// revoke` withdraws them.
     Delete {
         /// Which.
         name: String,
@@ -70,11 +71,12 @@ pub struct TenantLimitArgs {
     /// writes.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_stored: Option<LimitArg>,
-    /// Most operations a second on all volumes together, or `none`: reads, also ahead, and writes as they reach the store. Above
-    /// it they wait, of each volume as much as of any other.
+    /// Most operations a second on all volumes together, or `none`: reads, also ahead, and writes
+    /// as they reach the store. Above it they wait, of each volume as much as of any other.
     #[arg(long, value_name = "N", value_parser = some)]
     pub max_iops: Option<LimitArg>,
-    /// Most bytes a second, read and written, of all volumes together, or `none`; as in `50MiB/s` or `100Mbit/s`.
+    /// Most bytes a second, read and written, of all volumes together, or `none`; as in `50MiB/s`
+    /// or `100Mbit/s`.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub max_rate: Option<LimitArg>,
 }

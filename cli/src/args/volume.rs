@@ -26,7 +26,8 @@ pub struct VolumeArgs {
 pub enum VolumeCommand {
     /// Create a volume. It takes no space before the first write.
     Create {
-        /// Its name: letters, digits, `.`, `_` and `-`. With the admin credential, TENANT/NAME is a volume of a tenant.
+        /// Its name: letters, digits, `.`, `_` and `-`. With the admin credential, TENANT/NAME is a
+        /// volume of a tenant.
         name: String,
         /// Its size, as in `10GiB`.
         #[arg(long, value_parser = units::bytes)]
@@ -34,7 +35,8 @@ pub enum VolumeCommand {
         /// Logical block size in bytes.
         #[arg(long, default_value = "512", value_parser = ["512", "4096"])]
         block_size: String,
-        /// Encrypt all that hosts write to it, with data keys that only the --key-file or the --passphrase-file opens.
+        /// Encrypt all that hosts write to it, with data keys that only the --key-file or the
+        /// --passphrase-file opens.
         #[arg(long)]
         encrypt: bool,
     },
@@ -90,8 +92,8 @@ pub enum VolumeCommand {
         #[command(flatten)]
         yes: YesArg,
     },
-    /// Delete a volume. Its name is free at once; its data goes after a day, or what the store's --delete-grace says,
-    /// and until then `longhaul volume undelete` brings it back.
+    /// Delete a volume. Its name is free at once; its data goes after a day, or what the store's
+    /// --delete-grace says, and until then `longhaul volume undelete` brings it back.
     Delete {
         /// Its name; with --now also the name or identity of a deleted one.
         name: String,

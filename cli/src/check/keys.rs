@@ -11,13 +11,13 @@ use longhaul_core::store::gc::bundle;
 use longhaul_core::store::segment::Segment;
 use std::collections::BTreeMap;
 
-/// Bytes of records by the number of their data key: live ones, and those whose space was not given back yet. What is
-/// damaged does not count; it is told elsewhere.
+/// Bytes of records by the number of their data key: live ones, and those whose space is not free
+/// yet. Damaged ones do not count; another check reports them.
 #[derive(Default)]
 pub(super) struct DataKeys(BTreeMap<u32, u64>);
 
 impl DataKeys {
-    /// A segment of that volume, which was verified.
+    /// Counts a verified segment of that volume.
     pub(super) fn segment(&mut self, volume: VolumeId, segment: &Segment, object: &Bytes) {
         for piece in segment.footer.pieces.iter().filter(|piece| piece.kind == Kind::Packed) {
             let start = piece.offset as usize;

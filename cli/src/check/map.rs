@@ -10,24 +10,24 @@ use longhaul_core::store::gc::bundle;
 use longhaul_core::store::map::fragment::Fragment;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What there is of a map, and how far it has been looked at.
+/// The parts of a map, and how far the check has got.
 pub(super) struct MapCheck<'a> {
     objects: &'a dyn Stored,
     spec: &'a VolumeSpec,
-    /// Roots, and whether they have been looked at.
+    /// Roots, and whether the check has looked at them.
     pub(super) roots: BTreeMap<RootName, bool>,
     /// Fragments by key, with their bytes.
     fragments: BTreeMap<String, u64>,
     /// Segments and staged objects, by key.
     data: BTreeSet<String>,
-    /// What follows a root whose segments may be gone.
+    /// The log from a root on whose segments may be gone.
     base: Option<LogCheck>,
     named: BTreeSet<String>,
     damaged: BTreeSet<String>,
-    /// Roots of snapshots, and fragments of these, that have been looked at.
+    /// Roots of snapshots that the check has looked at, with their fragments.
     pins: BTreeSet<RootName>,
     pinned: BTreeSet<String>,
-    /// Bundles that have been verified; nothing for damaged ones.
+    /// Verified bundles; `None` for damaged ones.
     bundles: BTreeMap<String, Option<bundle::Index>>,
     /// Segments may be gone that no root needs.
     collected: bool,
@@ -66,8 +66,8 @@ impl<'a> MapCheck<'a> {
         })
     }
 
-    /// Verifies the roots of the segment that the log has come to, with their fragments; and that they are
-    /// what the log says, if that is sound so far.
+    /// Verifies the roots of the segment that the log has come to, with their fragments. If the log
+    /// is sound so far, also checks that they agree with it.
     pub(super) fn check_roots_of(
         &mut self,
         segment: u64,
@@ -91,8 +91,8 @@ impl<'a> MapCheck<'a> {
             Ok(root) => root,
             Err(problem) => return self.damage(&key, problem, ROOT_ADVICE, report),
         };
-        // The newest two are kept. Older ones, and one of a store that was overtaken, may be left over, and
-        // name what has been deleted.
+        // The store keeps the newest two. Older ones may be left over, and also those of a store
+        // that another one overtook. Such roots name deleted objects.
         let newest = self.roots.last_key_value().map_or(0, |(newest, _)| newest.generation);
         let kept = name.generation == newest && self.roots.range(name..).count() <= 2;
         let fragments = root.fragments();
@@ -150,7 +150,8 @@ impl<'a> MapCheck<'a> {
         }
     }
 
-    /// The roots of the snapshots that a root names, and whether what these need is there: what has moved that root says.
+    /// The roots of the snapshots that a root names, and whether what these need is there: what has
+    /// moved that root says.
     fn check_pins(&mut self, root: &RootCheck, report: &mut Report) {
         for name in root.pins() {
             if !self.pins.insert(name) {
@@ -194,7 +195,8 @@ impl<'a> MapCheck<'a> {
         }
     }
 
-    /// Whether what a root needs is there. What is in bundles is verified; segments are by who reads them all.
+    /// Checks that the objects that a root needs exist. Verifies the bundles among them. The check
+    /// of segments verifies those.
     fn check_needs(&mut self, needs: BTreeMap<String, Need>, report: &mut Report) {
         for (key, Need { bundle, runs }) in needs {
             let Some(bundle) = bundle else {
@@ -228,7 +230,8 @@ impl<'a> MapCheck<'a> {
         }
     }
 
-    /// The log of a volume up to the segment that took a snapshot, by the root of that, if segments before it may be gone.
+    /// The log of a volume up to the segment that took a snapshot, by the root of that, if segments
+    /// before it may be gone.
     pub(super) fn log_of_snapshot(self, segment: u64) -> Option<LogCheck> {
         let newest = *self.roots.last_key_value().filter(|_| self.collected)?.0;
         let bytes = read(self.objects, &catalog::root_key(self.spec.id, newest)).ok()?;
@@ -243,8 +246,8 @@ impl<'a> MapCheck<'a> {
         Some(LogCheck::after(&pin))
     }
 
-    /// Looks at the roots that are kept, if segments that they were made of may be gone: where the log is to be
-    /// followed from, and the segment that it comes after.
+    /// Looks at the kept roots if segments of them may be gone. Returns the segment after which the
+    /// log has to be followed, and the log there.
     pub(super) fn base(&mut self, report: &mut Report) -> Option<(u64, LogCheck)> {
         let newest = *self.roots.last_key_value()?.0;
         let kept: Vec<RootName> = self.roots.keys().rev().take(2).copied().collect();
@@ -266,7 +269,7 @@ impl<'a> MapCheck<'a> {
     }
 
     fn damage(&self, key: &str, problem: String, advice: &str, report: &mut Report) {
-        // What the segments said once they need not say any more.
+        // Without all segments, a root is the only source, so the advice is different.
         let advice = match advice {
             ROOT_ADVICE | FRAGMENT_ADVICE if self.collected => COLLECTED_ADVICE,
             advice => advice,
@@ -275,7 +278,7 @@ impl<'a> MapCheck<'a> {
         report.damage.push(Damage { file, offset: None, problem, advice });
     }
 
-    /// Verifies what has not been, and says what was found.
+    /// Verifies the remaining roots. Returns a summary.
     pub(super) fn finish(mut self, report: &mut Report) -> String {
         let left = self.roots.iter().filter(|(_, done)| !**done);
         for name in left.map(|(name, _)| *name).collect::<Vec<_>>() {

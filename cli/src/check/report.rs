@@ -1,4 +1,4 @@
-//! What a check says, and how it reads.
+//! The findings of a check, and their text.
 
 use super::stored::Stored;
 use anyhow::{Context as _, Result};
@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 /// Largest segment read: batches are limited, and a segment holds one at least.
 pub(crate) const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
-/// What a check says.
+/// The findings of a check.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     /// `host` or `store`.
     pub(crate) kind: &'static str,
     pub(crate) volumes: Vec<Checked>,
     pub(crate) damage: Vec<Damage>,
-    /// What is worth knowing and no damage.
+    /// Facts worth knowing that are no damage.
     pub(crate) notes: Vec<String>,
 }
 
-/// A volume that was looked at.
+/// A checked volume.
 #[derive(Debug, Serialize)]
 pub(crate) struct Checked {
     pub(crate) name: String,
@@ -32,14 +32,15 @@ pub(crate) struct Checked {
     /// Journal frames or segments.
     pub(crate) parts: u64,
     pub(crate) bytes: u64,
-    /// Of a store's encrypted volume: bytes of records in its objects by the number of their data key, live or not.
+    /// Of a store's encrypted volume: bytes of records in its objects by the number of their data
+    /// key, live or not.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) data_keys: BTreeMap<u32, u64>,
     /// In words.
     pub(crate) found: String,
 }
 
-/// Something that is not as it was written.
+/// Something that is not as written.
 #[derive(Debug, Serialize)]
 pub(crate) struct Damage {
     pub(crate) file: PathBuf,

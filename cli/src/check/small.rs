@@ -1,7 +1,8 @@
-//! What is read whole: small objects beside the volumes' logs, and the files of a state directory.
+//! Small objects beside the volumes' logs, and the files of a state directory, which the check
+//! reads whole.
 //!
-//! They are read with the decoders of store and host. What these do not look at is only opened: a pipe or a directory in
-//! its place keeps them from starting, too.
+//! The decoders of store and host read them. If a file has no decoder, the check only opens it. A
+//! pipe or a directory in its place would keep a store or host from starting.
 
 use super::report::{Damage, Report, read};
 use super::stored::Stored;
@@ -21,7 +22,7 @@ use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Problems of the audit log that are named one by one.
+/// Problems of the audit log to name one by one.
 const MAX_AUDIT_PROBLEMS: usize = 8;
 
 impl Report {
@@ -34,7 +35,7 @@ impl Report {
 /// Reads all small objects beside the volumes' logs.
 pub fn objects(objects: &dyn Stored, report: &mut Report) -> Result<()> {
     let mut all = Vec::new();
-    // Descriptions and what was deleted are read elsewhere.
+    // Other checks read descriptions and records of deletions.
     for prefix in
         ["v/", TENANTS_PREFIX, longhaul_store::STORES_PREFIX, ACCEPTED_PREFIX, "snapshots/"]
     {
@@ -79,7 +80,7 @@ fn decode(key: &str, content: &[u8]) -> Result<(), String> {
     if let Some((_, rest)) = catalog::parse_volume_key(key) {
         return match rest.starts_with("lease/") {
             true => Lease::decode(key, content).map(drop).map_err(|error| words(&error)),
-            // Owners and attributes are what was put, or do not match their seals.
+            // The content of owners and attributes is free. Their seals show damage.
             false => Ok(()),
         };
     }
@@ -111,7 +112,7 @@ fn advice(key: &str) -> &'static str {
     }
 }
 
-/// Whether a file is there; what is not one is damage.
+/// Whether a file exists. Something else in its place is damage.
 fn is_there(path: &Path, report: &mut Report) -> bool {
     match files::open(path) {
         Ok(_) => true,
@@ -222,7 +223,7 @@ pub fn host_state(dir: &Path, report: &mut Report) {
     }
 }
 
-/// The tables of versions of encrypted volumes.
+/// The version tables of encrypted volumes.
 pub fn tables(dir: &Path, report: &mut Report) -> Result<()> {
     for path in super::report::directories(&dir.join("versions"))? {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -243,7 +244,7 @@ pub fn tables(dir: &Path, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The files of a volume beside its description and its journal, which have been looked at.
+/// The files of a volume, without its description and its journal, which have their own checks.
 pub fn host_volume(dir: &Path, report: &mut Report) {
     let zeroed = dir.join("zeroed.json");
     if is_there(&zeroed, report) {
@@ -253,7 +254,8 @@ pub fn host_volume(dir: &Path, report: &mut Report) {
     is_there(&dir.join("pins"), report);
 }
 
-/// A directory of a volume without a description: damage, if there is a journal that nobody would find.
+/// A directory of a volume without a description: damage, if there is a journal that nobody would
+/// find.
 pub fn without_description(dir: &Path, report: &mut Report) {
     if state::journal_path(dir, 0).exists() {
         let advice = "restore it from a copy; without it the journal beside it is not found";

@@ -1,4 +1,4 @@
-//! The objects of a store that is stopped, wherever they are; reading them changes nothing.
+//! The objects of a stopped store, wherever they are. Only reads them.
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 
 /// Objects to read.
 pub trait Stored {
-    /// Those whose names begin with `prefix`, which ends with a slash, in order.
+    /// The objects whose names begin with `prefix`, which ends with a slash, in order.
     ///
     /// # Errors
-    /// If they cannot be listed.
+    /// If the list fails.
     fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>>;
 
-    /// What there is of a range of one.
+    /// Reads the existing part of a range of an object.
     ///
     /// # Errors
-    /// If it cannot be read, or is not there.
+    /// If the read fails, or the object does not exist.
     fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes>;
 
     /// Where it is, for people.
@@ -43,7 +43,8 @@ impl Stored for Directory {
                     let key = || path.strip_prefix(&self.0).unwrap_or(&path).to_string_lossy();
                     let empty =
                         || std::fs::read_dir(&path).is_ok_and(|mut dir| dir.next().is_none());
-                    // An empty one in the place of an object is read, which says what it is.
+                    // List an empty directory in the place of an object, so that its read reports
+                    // the problem.
                     if metadata.is_dir() && !(looks_like_object(&key()) && empty()) {
                         dirs.push(path);
                     } else {
@@ -103,20 +104,20 @@ impl Stored for StoppedDevice {
     }
 }
 
-/// Most that is read of a small object: attributes are the longest.
+/// Longest small object to read: attributes are the longest.
 const MAX_SEALED_BYTES: u64 = 64 << 20;
 
-/// What counts of a location: one of its trees, and a catalog.
+/// The valid part of a location: one of its trees, and a catalog.
 pub struct InPlace<'a> {
     all: &'a dyn Stored,
     place: ObjectTrees,
 }
 
 impl<'a> InPlace<'a> {
-    /// Looks what that is.
+    /// Finds the valid part.
     ///
     /// # Errors
-    /// If that cannot be read.
+    /// If a read fails.
     pub fn find(all: &'a dyn Stored) -> Result<(InPlace<'a>, LocationRole)> {
         let newest = all.list(location::PREFIX)?.into_iter().map(|meta| meta.key).max();
         let site = match newest {
@@ -147,7 +148,7 @@ impl Stored for InPlace<'_> {
         Ok(found)
     }
 
-    /// Of one that is sealed, the content; if it does not match its seal, it cannot be read.
+    /// For a sealed object, returns the content. The read fails if the seal does not match.
     fn read(&self, key: &str, range: Range<u64>) -> std::io::Result<Bytes> {
         if !sealed::is_sealed(key) {
             return self.all.read(&self.key(key), range);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-/// How often the host is asked how far it is.
+/// How often to ask the host for its progress.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How long clients have to be gone.
@@ -23,7 +23,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Attaches a volume and prints how to use it.
 ///
 /// # Errors
-/// If no host answers, or the volume cannot be attached: why, and what to do.
+/// If no host answers, or the attach fails: why, and what to do.
 pub fn attach(args: &AttachArgs) -> Result<()> {
     let volume = args.name.clone();
     ask(&args.admin, &HostCommand::Attach { volume, take_over: args.take_over })?;
@@ -148,7 +148,7 @@ fn ways_text(uris: &[String], portals: &[String], volume: &VolumeReport) -> Stri
 /// Detaches a volume once the store has everything.
 ///
 /// # Errors
-/// If no host answers, the volume is in use, or it holds what was not delivered.
+/// If no host answers, the volume is in use, or it has undelivered writes.
 pub fn detach(args: &DetachArgs) -> Result<()> {
     runtime()?.block_on(detached(args))?;
     if args.json {
@@ -174,7 +174,7 @@ async fn detached(args: &DetachArgs) -> Result<()> {
             Some(volume) => match volume.state.as_str() {
                 "attached" => {
                     let clients = volume.connections + volume.iscsi_sessions;
-                    // One that has just left may still be counted.
+                    // The count may still include a client that has just left.
                     if clients > 0 && begun.elapsed() < FAREWELL {
                         tokio::time::sleep(LOOK).await;
                         continue;

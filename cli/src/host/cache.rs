@@ -14,13 +14,13 @@ use longhaul_host::pins::PinsReport;
 use longhaul_host::report::{CacheReport, HostReport, WarmReport};
 use std::time::Duration;
 
-/// How often it is asked how far warming is.
+/// How often to ask for the progress of warming.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Pins, unpins, warms, shows.
 ///
 /// # Errors
-/// If no host answers, it refuses, or files do not lie where it can be told.
+/// If no host answers, it refuses, or the places of files are unknown.
 pub fn cache(args: &CacheArgs) -> Result<()> {
     let admin = &args.admin;
     match &args.command {
@@ -45,7 +45,7 @@ pub fn cache(args: &CacheArgs) -> Result<()> {
     }
 }
 
-/// What the command line names, as few ranges as it can be.
+/// The ranges of the command line, as few as possible.
 fn spans(admin: &str, volume: &str, place: &WhereArgs) -> Result<Vec<Span>> {
     let mut spans = place.ranges.clone();
     if !place.file.files.is_empty() {

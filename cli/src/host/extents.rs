@@ -1,8 +1,8 @@
-//! Where files lie on the device under their file system: FIEMAP, and the partition that the file system
-//! is on.
+//! The places of files on the device under their file system: FIEMAP, and the partition of the file
+//! system.
 //!
-//! Promises: an extent that is given is where the file's bytes are on the device at this moment; what the
-//! file system cannot tell for certain is refused by name. It must not know volumes.
+//! Promises: each extent is the place of the file's bytes on the device at this moment. If the file
+//! system cannot be certain about a file, the command refuses it by name. It must not know volumes.
 
 use crate::args::FileArgs;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 const BATCH: usize = 256;
 /// `FS_IOC_FIEMAP`, <linux/fs.h>.
 const FIEMAP: Opcode = opcode::read_write::<[u64; 4]>(b'f', 11);
-/// `FIEMAP_FLAG_SYNC`: what is not yet written is written first.
+/// `FIEMAP_FLAG_SYNC`: the kernel first writes all dirty data.
 const SYNC: u32 = 1;
 
 const LAST: u32 = 0x0001;
@@ -55,23 +55,22 @@ struct Map {
 const _: () = assert!(size_of::<Extent>() == 56);
 const _: () = assert!(size_of::<Map>() == 32 + BATCH * 56);
 
-/// Bytes of the device that hold the content of files, and what was left out of directories.
+/// Bytes of the device that hold the content of files, and skipped files of directories.
 #[derive(Debug, Default)]
 pub struct Found {
     /// In the order of the files; they may touch and, where files share extents, overlap.
     pub ranges: Vec<Range<u64>>,
-    /// Files that have nothing on the device that could be told, with why.
+    /// Files whose place on the device is unknown, with why.
     pub skipped: Vec<String>,
-    /// Size of the disk that they lie on, in bytes; unknown where it was said where on it they lie.
+    /// Size of their disk, in bytes. `None` if the command line gave their place on the disk.
     pub disk_bytes: Option<u64>,
 }
 
-/// The extents of files, and of all regular files below directories on the same file system. Files do
-/// not have to lie on one file system, but it must be one device.
+/// The extents of files, and of all regular files below directories on the same file system. Files
+/// may lie on several file systems, but these must be on one device.
 ///
-/// # Errors
-/// If there is no such file, it has extents that cannot be told, or the file system is not on a
-/// partition or a whole device and no offset is given.
+/// # Errors If there is no such file, or it has extents with an unknown place. Without an offset on
+/// the command line, also if the file system is not on a partition or a whole device.
 pub fn of(args: &FileArgs) -> Result<Found> {
     let mut found = Found::default();
     let mut device = None;
@@ -118,7 +117,8 @@ fn walk(dir: &Path, device: u64, offset: u64, found: &mut Found) -> Result<()> {
         }
         entries.sort();
         for path in entries {
-            // What a symbolic link leads to is not below the directory, nor is another file system.
+            // Skip targets of symbolic links, and other file systems: they are not below the
+            // directory.
             let Ok(meta) = std::fs::symlink_metadata(&path) else { continue };
             if meta.dev() != device {
                 continue;
@@ -177,13 +177,13 @@ fn extents(file: &File, offset: u64, ranges: &mut Vec<Range<u64>>) -> Result<()>
 
 #[allow(unsafe_code)]
 fn ask(file: &File, map: &mut Map) -> rustix::io::Result<()> {
-    // SAFETY: FIEMAP takes a `struct fiemap` followed by as many `struct fiemap_extent` as it says there
-    // is room for; `Map` is laid out as these are (`repr(C)`, sizes asserted above), says that there is
-    // room for `BATCH`, and has `BATCH`. All bit patterns are values of its fields.
+    // SAFETY: FIEMAP takes a `struct fiemap`, followed by as many `struct fiemap_extent` as it says
+    // there is room for. `Map` has the layout of these (`repr(C)`, sizes asserted above). It says
+    // that there is room for `BATCH`, and has `BATCH`. All bit patterns are values of its fields.
     unsafe { ioctl(file, Updater::<FIEMAP, Map>::new(map)) }
 }
 
-/// Where an extent lies on the device; `None` if nothing is read from there.
+/// The place of an extent on the device; `None` if reads of it do not use the device.
 fn usable(extent: &Extent, offset: u64) -> Result<Option<Range<u64>>> {
     for (flag, why) in [
         (DELALLOC, "a part of it is not on the device yet: sync it and try again"),
@@ -203,8 +203,8 @@ fn usable(extent: &Extent, offset: u64) -> Result<Option<Range<u64>>> {
     range.map(Some).context("it lies beyond any device")
 }
 
-/// Byte of the disk at which the device begins that a file system is on: where its partition does. With the size of the disk
-/// in bytes, if that is known.
+/// Byte of the disk at which the device of a file system begins: the beginning of its partition.
+/// Also the size of the disk in bytes, if it is known.
 fn place_of(sysfs: &Path, device: u64) -> Result<(u64, Option<u64>)> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let dir = sysfs.join(format!("{major}:{minor}"));
@@ -231,7 +231,7 @@ fn place_of(sysfs: &Path, device: u64) -> Result<(u64, Option<u64>)> {
     }
 }
 
-/// What a file says in sectors of 512 bytes; nothing if it is not there.
+/// Reads a number of sectors of 512 bytes from a file. `None` if the file is missing.
 fn bytes(path: &Path) -> Result<Option<u64>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,

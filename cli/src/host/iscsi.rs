@@ -44,10 +44,10 @@ pub fn run(args: &IscsiArgs) -> Result<()> {
     status::post(&args.admin, "/iscsi", &token(&args.admin)?, &body)
 }
 
-/// What to show to the host at `admin` to be allowed to change anything.
+/// The token that the host at `admin` requires for a change.
 ///
 /// # Errors
-/// If no host answers, or its state directory is not ours to read.
+/// If no host answers, or this user may not read its state directory.
 pub fn token(admin: &str) -> Result<String> {
     let state = rights(admin)?.1.state;
     let path = access::token_path(&state);
@@ -68,7 +68,7 @@ fn secret(file: Option<&Path>) -> Result<Secret> {
         eprintln!("The secret, {} bytes at least, then Ctrl-D:", SECRET_BYTES.start());
     }
     let mut secret = Vec::new();
-    // A little more than fits, so that what is too long is noticed.
+    // Read a little more than the limit, to notice a secret that is too long.
     let most = SECRET_BYTES.end() + 16;
     let read = std::io::stdin().take(most as u64).read_to_end(&mut secret);
     read.context("cannot read the secret from standard input")?;

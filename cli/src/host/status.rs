@@ -25,7 +25,7 @@ pub fn status(address: &str, json: bool) -> Result<()> {
     std::io::stdout().write_all(out.as_bytes()).context("cannot write the status")
 }
 
-/// What to say of an error of [`get`].
+/// The message for an error of [`get`].
 pub fn unanswered(address: &str, error: anyhow::Error) -> anyhow::Error {
     if error.is::<std::io::Error>() {
         return error.context(format!(

@@ -1,4 +1,4 @@
-//! What differs between two snapshots of a volume, or between one and the volume.
+//! The map diff of two snapshots of a volume, or of one and the volume.
 
 use crate::args::SnapshotName;
 use crate::output::{columns, pretty, print};

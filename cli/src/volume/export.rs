@@ -1,7 +1,7 @@
-//! Copies what is committed of a volume into a raw image, as an observer who attaches nothing.
+//! Copies the committed content of a volume into a raw image, as an observer who attaches nothing.
 //!
-//! Holes and zeroes are asked for first and not read; many reads are under way at once. Of a volume
-//! that is written meanwhile the image mixes states.
+//! It asks for holes and zeroes first and does not read them. Many reads are under way at once. If
+//! a host writes to the volume meanwhile, the image mixes states.
 
 use crate::output::progress;
 use anyhow::{Context as _, Result, bail};
@@ -30,10 +30,10 @@ const READS: usize = 32;
 /// The epoch of an observer.
 const OBSERVER: u64 = 0;
 
-/// Exports the volume `name` to `file`, over what is there if that is forced.
+/// Exports the volume `name` to `file`. Overwrites an existing file with `force` only.
 ///
 /// # Errors
-/// If the file cannot be written, the store fails or what it has is damaged.
+/// If a write fails, the store fails or its data is damaged.
 pub async fn run(
     requests: &Requests,
     name: &str,
@@ -68,7 +68,7 @@ async fn copy(
     target: &mut Target,
     bar: &indicatif::ProgressBar,
 ) -> Result<u64> {
-    // Reads are answered one after another on this thread.
+    // One thread answers the reads, one after another.
     let packer = &RefCell::new(Packer::new(info.id, Packing { keys, ..Packing::default() }));
     let mut data_bytes = 0;
     let mut at = 0;
@@ -165,7 +165,7 @@ pub(super) fn refuse_existing(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether what is written to a path is taken and overwrites nothing: a pipe, a terminal, /dev/null.
+/// Whether a write to a path overwrites nothing: a pipe, a terminal, /dev/null.
 pub(super) fn is_stream(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt as _;
     std::fs::metadata(path).is_ok_and(|metadata| {
@@ -174,16 +174,16 @@ pub(super) fn is_stream(path: &Path) -> bool {
     })
 }
 
-/// Opens a file to write to, over what is there if that is forced or nothing is overwritten.
+/// Opens a file for writes. Overwrites an existing file only with `force`, or if it is a stream.
 ///
 /// # Errors
-/// If it exists, or cannot be written.
+/// If the file exists, or the open fails.
 pub(super) fn create(path: &Path, force: bool) -> std::io::Result<File> {
     let mut options = File::options();
     options.write(true);
     match force || is_stream(path) {
         true => options.create(true).truncate(true),
-        // Somebody may have made one since it was looked for.
+        // Another process may have made the file since the check.
         false => options.create_new(true),
     };
     options.open(path)
@@ -191,9 +191,9 @@ pub(super) fn create(path: &Path, force: bool) -> std::io::Result<File> {
 
 /// Where the image goes.
 enum Target {
-    /// Where nothing is written there is a hole.
+    /// Skipped ranges become holes.
     Sparse(File),
-    /// Everything is written in order, zeroes too.
+    /// All ranges, zeroes too, go out in order.
     Stream { out: Box<dyn std::io::Write>, at: u64 },
 }
 

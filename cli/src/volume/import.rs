@@ -1,7 +1,8 @@
-//! Copies a raw image into a volume, as a host without journal: each batch is sent as it is read, and
-//! done when the store has committed it.
+//! Copies a raw image into a volume, as a host without a journal. It sends each batch after its
+//! read. A batch is done when the store has committed it.
 //!
-//! What the volume held is discarded first, so that holes and zeroes of the image need not be sent.
+//! The import first discards the old content, so that it need not send holes and zeroes of the
+//! image.
 
 use crate::output::progress;
 use anyhow::{Context as _, Result, bail};
@@ -38,20 +39,22 @@ use tokio::sync::mpsc;
 
 /// Bytes read and sent as one record.
 pub(super) const PIECE_BYTES: usize = (MAX_RECORD_SECTORS * SECTOR_BYTES) as usize;
-/// Zeroes are left out in units of this many bytes.
+/// Skip zeroes in units of this many bytes.
 const ZERO_BYTES: usize = 16 << 10;
-/// A batch is sent once it has this many bytes; the last record may take it beyond.
+/// Size at which to send a batch. The last record may exceed it.
 const BATCH_BYTES: usize = 3 << 20;
 /// Bytes sent and not committed.
 const WINDOW_BYTES: usize = 32 << 20;
 
-/// How long a command that is interrupted waits for what is under way, and for the store to confirm its end.
+/// How long an interrupted command waits for the commits under way, and for the store to confirm
+/// its end.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Imports `file` into the volume `name`. What that has is discarded: with `yes` nobody is asked whether it may be.
+/// Imports `file` into the volume `name`, and discards the old content. With `yes`, does not ask
+/// first.
 ///
 /// # Errors
-/// If the file does not fit or cannot be read, the volume is attached, or the store fails.
+/// If the file does not fit or is unreadable, the volume is attached, or the store fails.
 pub async fn run(
     requests: &Requests,
     name: &str,
@@ -99,10 +102,10 @@ pub async fn run_with(
     Ok(json!({ "name": name, "data_bytes": writer.data_bytes }))
 }
 
-/// Does something until somebody stops it.
+/// Does the work until a signal stops it.
 ///
 /// # Errors
-/// What it fails for, or that it was stopped.
+/// The error of the work, or that a signal stopped it.
 pub(super) async fn until<T>(stop: &mut Stop, work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::select! {
         result = work => result,
@@ -110,8 +113,8 @@ pub(super) async fn until<T>(stop: &mut Stop, work: impl Future<Output = Result<
     }
 }
 
-/// The upper half of the identity that imports into a volume have as hosts. They have no journal: when one is cut short, nothing
-/// of it is anywhere but at the store, and nothing needs to be waited for.
+/// The upper half of the host identity of imports into a volume. They have no journal. So if one
+/// ends early, only the store has its data, and nothing needs to wait for the host.
 fn mark(volume: VolumeId) -> u64 {
     let mut hash = Context::new(&SHA256);
     hash.update(b"longhaul import");
@@ -120,17 +123,17 @@ fn mark(volume: VolumeId) -> u64 {
     digest.as_ref().iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// Whether the host of a volume was an import; both as they are shown.
+/// Whether the host of a volume was an import. Both are in their printed form.
 pub(super) fn is_import(volume: &str, host: &str) -> bool {
     let number = |text| u128::from_str_radix(text, 16).ok();
     let (Some(volume), Some(host)) = (number(volume), number(host)) else { return false };
     (host >> 64) as u64 == mark(VolumeId(volume))
 }
 
-/// Asks whether what a volume has may be discarded, if it has anything.
+/// Asks whether to discard the content of a volume, if it has any.
 ///
 /// # Errors
-/// If it may not, nobody can be asked, a host has the volume, or the store fails.
+/// If the answer is no, nobody can answer, a host has the volume, or the store fails.
 pub(super) async fn agree_to_discard(
     requests: &Requests,
     info: &VolumeInfo,
@@ -184,10 +187,10 @@ pub(super) fn refuse_attached(info: &VolumeInfo) -> Result<()> {
     Ok(())
 }
 
-/// Attaches a volume that no host has attached, to be written to.
+/// Attaches a volume that no host has attached, for writes.
 ///
 /// # Errors
-/// If one has, the keys are not to be had, or the store fails.
+/// If a host has attached it, the keys are not available, or the store fails.
 pub(super) async fn attach<'a>(
     requests: &'a Requests,
     info: &VolumeInfo,
@@ -195,7 +198,7 @@ pub(super) async fn attach<'a>(
 ) -> Result<Writer<'a>> {
     refuse_attached(info)?;
     let name = &info.name;
-    // Before anyone is fenced off.
+    // Check the keys before fencing anyone off.
     keys::of_volume(requests, info, given).await?;
     let host = HostId(u128::from(mark(info.id)) << 64 | (random::identity()? >> 64));
     let reply = requests.call(Lane::Control, |request| ToStore::Attach {
@@ -256,9 +259,9 @@ pub(super) struct Writer<'a> {
     under_way_bytes: usize,
     /// The store commits nothing more of it.
     is_over: bool,
-    /// Up to where of the source everything has been written.
+    /// Up to here the source has been written.
     pub(super) at: u64,
-    /// Shows up to where of the source everything is committed.
+    /// Shows up to where the source is committed.
     pub(super) bar: Option<ProgressBar>,
     /// Bytes of data written.
     pub(super) data_bytes: u64,
@@ -332,15 +335,15 @@ impl<'a> Writer<'a> {
             self.send();
             self.committed(WINDOW_BYTES).await?;
         }
-        // What has come is taken, and not waited for.
+        // Take the notices that have come, without waiting.
         while let Some(notice) = self.requests.notice().now_or_never() {
             self.noticed(&notice?)?;
         }
         Ok(())
     }
 
-    /// Ends in order what was given up: what is under way is waited for, as far as that does not take long, and the volume is
-    /// detached. A second signal ends that too.
+    /// Ends interrupted work in order: waits for the commits under way, as far as that does not
+    /// take long, and detaches the volume. A second signal ends that too.
     pub(super) async fn leave(&mut self, stop: &mut Stop) {
         let host = "it is shown as an import that was cut short, which is in nobody's way";
         let left = async {
@@ -368,7 +371,7 @@ impl<'a> Writer<'a> {
     /// Writes data that lies within one [`PIECE_BYTES`].
     pub(super) fn record(&mut self, offset: u64, data: &[u8]) {
         let padded;
-        // The last sector of an image may be cut short.
+        // The last sector of an image may be incomplete.
         let data = if data.len().is_multiple_of(SECTOR_BYTES as usize) {
             data
         } else {
@@ -380,7 +383,8 @@ impl<'a> Writer<'a> {
         let range = Range::new(offset / SECTOR_BYTES, data.len() as u64 / SECTOR_BYTES);
         let epoch = self.attached.epoch;
         if self.packer.is_active() {
-            // The pieces begin at multiples of their length, so these are cut where checksums are.
+            // The pieces begin at multiples of their length. So their cuts are at boundaries of
+            // checksums.
             let longest = (MAX_PACKED_SECTORS * SECTOR_BYTES) as usize;
             for (part, lba) in data.chunks(longest).zip((range.lba..).step_by(longest / 512)) {
                 let range = Range::new(lba, part.len() as u64 / SECTOR_BYTES);
@@ -472,7 +476,7 @@ impl Source {
         let open = || -> std::io::Result<(File, Option<u64>)> {
             let file = File::open(path)?;
             let metadata = file.metadata()?;
-            // A block device says its length only when its end is looked for.
+            // To find the length of a block device, seek to its end.
             let length = rustix::fs::seek(&file, SeekFrom::End(0)).ok();
             rustix::fs::seek(&file, SeekFrom::Start(0)).ok();
             Ok((file, if metadata.is_file() { Some(metadata.len()) } else { length }))

@@ -23,7 +23,7 @@ pub(super) async fn run(
     | KeyCommand::Remove { name, .. }
     | KeyCommand::Rebind { name, .. }) = command;
     let named = || format!("volume {name}");
-    // What can be wrong with what is new is told before anything is asked.
+    // Check the new keys before asking for anything.
     let new = match command {
         KeyCommand::Add { new_key_file, new_passphrase_file, recovery, .. } => {
             Some(new_opener(new_key_file.as_deref(), new_passphrase_file.as_deref(), *recovery)?)
@@ -135,7 +135,7 @@ pub(super) async fn rotate(
     }
 }
 
-/// After a volume was brought back under another name: binds its keys to that.
+/// After the restore of a volume under another name: binds its keys to that.
 pub(super) async fn brought_back(
     client: &Client,
     (was, name): (&str, &str),

@@ -1,4 +1,4 @@
-//! What a host acknowledged and has not delivered.
+//! Writes that a host acknowledged and has not delivered.
 
 use crate::output::{columns, pretty, print};
 use anyhow::{Context as _, Result};

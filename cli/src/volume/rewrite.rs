@@ -1,9 +1,12 @@
-//! `longhaul volume rotate-key --rewrite`: everything that a volume holds is encrypted with its newest data key.
+//! `longhaul volume rotate-key --rewrite`: encrypts all content of a volume with its newest data
+//! key.
 //!
-//! A host that has the volume attached is asked to do it, in the list of keys, and says how far it is in an
-//! [attribute](longhaul_api::keys::Progress) of the volume. Without one it is done here, in an epoch of its own: nobody else writes
-//! meanwhile, and whoever attaches the volume ends it. What is encrypted with the newest key already is read and not written,
-//! so that a run that was cut short goes on with the next one. Older keys leave the list here, once no snapshot can need them.
+//! If a host has the volume attached, the command asks it to do this, in the list of keys. The host
+//! reports its progress in an [attribute](longhaul_api::keys::Progress) of the volume. Without a
+//! host the command does it, in an epoch of its own: nobody else writes meanwhile. A host that
+//! attaches the volume ends that epoch. The command only reads content that is under the newest key
+//! already. So a later run completes an interrupted one. The older keys leave the list here, once
+//! no snapshot can need them.
 
 use super::import::{Writer, attach, is_import, refuse_attached};
 use crate::output::{pretty, print, progress};
@@ -27,12 +30,12 @@ use std::time::Duration;
 
 /// Reads under way.
 const READS: usize = 16;
-/// How often is asked how far a host is.
+/// How often to ask a host for its progress.
 const ASK_INTERVAL: Duration = Duration::from_secs(2);
 /// The epoch of an observer.
 const OBSERVER: u64 = 0;
 
-/// How it is done.
+/// The way to do it.
 #[derive(Clone, Copy)]
 pub(super) struct How {
     /// Until a host has done it.
@@ -127,7 +130,7 @@ async fn here(requests: &Requests, info: VolumeInfo, given: &Given, as_json: boo
     let name = &*info.name;
     refuse_attached(&info)?;
     let change = Change::begin(requests, &info, given, None).await?;
-    // Several: an earlier run, or an earlier rotation, is to be completed.
+    // Several keys: complete an earlier run, or an earlier rotation.
     if change.numbers().len() == 1 {
         let newest = change.rotate().await?;
         if !as_json {
@@ -180,7 +183,7 @@ fn report(name: &str, bytes: u64, retired: &Retired, as_json: bool) -> Result<()
     Ok(())
 }
 
-/// What became of the older keys.
+/// The fate of the older keys.
 struct Retired {
     keys: Vec<u32>,
     /// Because of which they stay.
@@ -189,7 +192,7 @@ struct Retired {
 
 /// Takes the older keys from a list, whose newest one everything is under.
 async fn retire(requests: &Requests, name: &str, change: Change<'_>) -> Result<Retired> {
-    // One that is taken from now on has nothing under an older key.
+    // A snapshot from now on has no content under an older key.
     let snapshots = snapshots::listed(requests, name, true).await?.len();
     if snapshots > 0 {
         return Ok(Retired { keys: Vec::new(), snapshots });
@@ -243,7 +246,7 @@ fn pieces(range: Range) -> impl Iterator<Item = Range> {
     })
 }
 
-/// What a range holds, as it was packed.
+/// Reads a range in its packed form.
 async fn read(requests: &Requests, volume: VolumeId, range: Range) -> Result<Vec<(Range, Bytes)>> {
     let message = |request| ToStore::Read { request, volume, epoch: OBSERVER, range };
     let frame = requests.call(Lane::ReadAhead, message).await?;

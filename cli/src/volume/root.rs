@@ -8,7 +8,7 @@ use longhaul_api::queries::info;
 use longhaul_core::host::versions;
 use serde_json::{Value, json};
 
-/// What there is to say of it.
+/// The root, or why there is none.
 pub(super) enum Root {
     /// The volume has none: it is not encrypted.
     Plain,
@@ -24,7 +24,7 @@ pub(super) enum Root {
 /// If the store does not answer, or nothing opens the keys of the volume.
 pub(super) async fn of_volume(client: &Client, name: &str, given: &Given) -> Result<Root> {
     let link = client.link().await?;
-    // What is committed is known once the store has opened the volume.
+    // The store knows the last commit after it has opened the volume.
     attributes::epoch(link, name).await?;
     let info = info(link, name).await?;
     if !keys::is_encrypted(link, &info).await? {

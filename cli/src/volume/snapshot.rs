@@ -132,10 +132,10 @@ async fn list(client: &Client, volume: Option<&str>, json: bool) -> Result<()> {
     print(&columns(&["NAME", "SIZE", "TAKEN", "CLONES"], rows.collect()))
 }
 
-/// Makes a clone.
+/// Creates a clone.
 ///
 /// # Errors
-/// If the store refuses, or the keys of an encrypted volume cannot be passed on.
+/// If the store refuses, or cannot take the keys of an encrypted volume.
 pub async fn clone(
     client: &Client,
     snapshot: &SnapshotName,
@@ -144,7 +144,7 @@ pub async fn clone(
     json: bool,
 ) -> Result<()> {
     let made = match client.create_clone(&snapshot.volume, &snapshot.snapshot, clone).await {
-        // What becomes of keys is decided here, and stays between here and the volume.
+        // The keys stay on this side: this command gives them to the clone.
         Err(error) if problem(&error) == Some(ProblemKind::Encrypted) => {
             encrypted(client.link().await?, snapshot, clone, given).await?
         }
@@ -165,7 +165,7 @@ async fn encrypted(
     given: &Given,
 ) -> Result<Volume> {
     let parent = show(requests, &snapshot.volume).await?;
-    // What can be wrong with the key is told before there is a clone.
+    // Check the keys before creating the clone.
     let heritage = keys::for_clones(requests, &parent, given).await;
     let heritage = heritage.with_context(|| format!("volume {}", snapshot.volume))?;
     let id = VolumeId(random::identity()?);
@@ -179,7 +179,7 @@ async fn encrypted(
         return Err(unexpected());
     };
     if let Some(heritage) = heritage {
-        // Its keys are bound to the name and the identity that were asked for.
+        // The keys are bound to the name and the identity of the request.
         let info = VolumeInfo { name: clone.to_owned(), id, ..info.clone() };
         heritage.pass_on(requests, &info).await.with_context(|| {
             format!("volume {clone} was created, but without the keys of {snapshot}: delete it")

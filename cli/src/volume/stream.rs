@@ -1,4 +1,5 @@
-//! What is written to a volume between two of its snapshots, as a stream of frames (`docs/formats.md`).
+//! The map diff of two snapshots of a volume with its data, as a stream of frames
+//! (`docs/formats.md`).
 
 use anyhow::{Context as _, Result, bail};
 use bytes::{Buf as _, Bytes};
@@ -19,7 +20,7 @@ const DATA: u8 = 2;
 const ZEROES: u8 = 3;
 const END: u8 = 4;
 
-/// What a stream takes where.
+/// The beginning of a stream: its source and its target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Name of the volume that it comes from.
@@ -75,10 +76,10 @@ pub struct Sender<W> {
 }
 
 impl<W: Write> Sender<W> {
-    /// Begins one.
+    /// Begins a stream.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the write fails.
     pub fn new(mut out: W, header: &Header) -> Result<Sender<W>> {
         out.write_all(&MAGIC).context("cannot write the stream")?;
         let mut sender = Sender { out, pieces: 0 };
@@ -89,7 +90,7 @@ impl<W: Write> Sender<W> {
     /// Writes one piece; pieces come in order of address.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the write fails.
     pub fn piece(&mut self, piece: &Piece) -> Result<()> {
         self.pieces += 1;
         let at = |range: &Range| [range.lba.to_le_bytes(), range.sectors.to_le_bytes()].concat();
@@ -99,10 +100,10 @@ impl<W: Write> Sender<W> {
         }
     }
 
-    /// Ends it: one without an end is incomplete.
+    /// Ends the stream. A stream without an end is incomplete.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the write fails.
     pub fn finish(mut self) -> Result<W> {
         let pieces = self.pieces;
         self.frame(END, &[&pieces.to_le_bytes()])?;
@@ -160,10 +161,10 @@ impl<R: Read> Receiver<R> {
         Ok((receiver, header))
     }
 
-    /// The next piece; nothing after the last.
+    /// The next piece; `None` after the last.
     ///
     /// # Errors
-    /// If the stream is cut short or damaged.
+    /// If the stream ends early or is damaged.
     pub fn piece(&mut self) -> Result<Option<Piece>> {
         let (kind, mut payload) = self.frame()?;
         if kind == END {

@@ -1,7 +1,7 @@
-//! Sends what was written between two snapshots as a stream, and makes the same of a volume elsewhere.
+//! Sends the writes between two snapshots as a stream, and applies it to a volume elsewhere.
 //!
-//! A snapshot that was received has an identity that follows from that of the one it is a copy of and
-//! from the volume that it is of: so it is known, wherever it is, whether what comes next goes on from it.
+//! A received snapshot has a computed identity. It follows from the identity of its original and
+//! that of its volume. So any store can tell whether the next stream continues from it.
 
 use super::export::{create, is_stream, read, refuse_existing};
 use super::import::{PIECE_BYTES, Writer, agree_to_discard, attach, until};
@@ -34,10 +34,12 @@ const PIECE_SECTORS: u64 = PIECE_BYTES as u64 / SECTOR_BYTES;
 /// Reads under way: with 1 MiB each, enough for 1 Gbit/s over 250 ms.
 const READS: usize = 32;
 
-/// Writes what differs between two snapshots, or all of one, to `file`, over what is there if that is forced.
+/// Writes the difference between two snapshots, or all of one, to `file`. Overwrites an existing
+/// file with `force` only.
 ///
 /// # Errors
-/// If the snapshots are not there, the file is there or cannot be written, the store fails or what it has is damaged.
+/// If a snapshot is missing, the file exists or a write fails, the store fails or its data is
+/// damaged.
 pub async fn send(
     requests: &Requests,
     name: &SnapshotName,
@@ -58,7 +60,8 @@ pub async fn send(
     if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.segment >= snapshot.segment) {
         bail!("{name} was not taken after {}: the earlier one goes with --since", earlier.name);
     }
-    // By its name the store finds it, whoever has read it before; by its identity alone it would not.
+    // By its name the store finds it, whoever has read it before; by its identity alone it would
+    // not.
     let named = show(requests, &name.to_string()).await?;
     if named.id != snapshot.id {
         bail!("{name} has been deleted meanwhile, and another one has its name: try again");
@@ -127,13 +130,13 @@ pub async fn send(
     Ok(())
 }
 
-/// A stream that is being written.
+/// A stream on its way out.
 struct Outgoing<'a> {
     requests: &'a Requests,
     snapshot: VolumeId,
-    /// Reads are answered one after another on this thread.
+    /// One thread answers the reads, one after another.
     packer: RefCell<Packer>,
-    /// Everything is sent, so that what is not is zero.
+    /// The stream has all data, so that all other ranges are zeroes.
     whole: bool,
     sender: Sender<BufWriter<Box<dyn Write>>>,
     bar: indicatif::ProgressBar,
@@ -197,11 +200,12 @@ fn cut(range: Range) -> impl Iterator<Item = Range> {
     })
 }
 
-/// Makes of a volume what a stream says, and takes a snapshot of that. What the volume has is discarded if the stream goes on
-/// from nothing: with `yes` nobody is asked whether it may be.
+/// Gives a volume the content of a stream, and takes a snapshot of that. If the stream does not
+/// continue a snapshot, this discards the old content: with `yes` it does not ask first.
 ///
 /// # Errors
-/// If the volume is attached, what it has is to stay, or is not what the stream goes on from, the stream is damaged, or the store fails.
+/// If the volume is attached, its content has to stay, or the stream does not continue it. Also if
+/// the stream is damaged, or the store fails.
 pub async fn receive(
     requests: &Requests,
     name: &str,

@@ -1,4 +1,4 @@
-//! What a volume and its snapshots take.
+//! The space of a volume and its snapshots.
 
 use crate::output::{columns, pretty, print, waiting};
 use anyhow::{Context as _, Result};

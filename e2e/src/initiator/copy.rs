@@ -1,5 +1,5 @@
-//! Third-party copies as an initiator asks for them (SPC-4, SBC-4): parameter lists, put together here
-//! once more.
+//! Third-party copies as an initiator asks for them (SPC-4, SBC-4): parameter lists, put together
+//! here once more.
 
 use super::session::{NONE, READ, WRITE};
 use super::{Outcome, Session};

@@ -1,4 +1,5 @@
-//! Logins: any keys, stages and identities, right or wrong (RFC 7143 §6.3, §11.12, §11.13), and CHAP.
+//! Logins: any keys, stages and identities, right or wrong (RFC 7143 §6.3, §11.12, §11.13), and
+//! CHAP.
 
 use super::connection::{Connection, Received};
 use super::pdu::{Pdu, op};
@@ -138,8 +139,8 @@ impl Login {
         names
     }
 
-    /// Logs in by the book. Gives the connection in the full feature phase, the TSIH and the target's
-    /// keys.
+    /// Logs in by the book. Gives the connection in the full feature phase, the TSIH and the
+    /// target's keys.
     ///
     /// # Errors
     /// The target's refusal.

@@ -1,5 +1,5 @@
-//! An iSCSI initiator that can do everything right and everything wrong: the other end of the wire for
-//! tests of the target.
+//! An iSCSI initiator that can do everything right and everything wrong: the other end of the wire
+//! for tests of the target.
 //!
 //! It knows RFC 7143 and nothing of longhaul. It builds, parses and digests headers with its own
 //! code, so that a mistake in the target's own encoding does not repeat here. It is synchronous,

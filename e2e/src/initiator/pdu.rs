@@ -343,7 +343,8 @@ pub fn text(last: bool, itt: u32, ttt: u32, text: &[u8]) -> Pdu {
     Pdu::new(op::TEXT, flags).with32(16, itt).with32(20, ttt).with_data(text)
 }
 
-/// Logout Request (§11.14): reason 0 closes the session, 1 the connection, 2 removes it for recovery.
+/// Logout Request (§11.14): reason 0 closes the session, 1 the connection, 2 removes it for
+/// recovery.
 #[must_use]
 pub fn logout(reason: u8, itt: u32, cid: u16) -> Pdu {
     Pdu::new(op::LOGOUT, 0x80 | reason).with32(16, itt).with16(20, cid)

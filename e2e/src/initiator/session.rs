@@ -57,7 +57,8 @@ impl Outcome {
         self.data
     }
 
-    /// Sense key and additional sense code with its qualifier, of a command that must have failed so.
+    /// Sense key and additional sense code with its qualifier, of a command that must have failed
+    /// so.
     ///
     /// # Panics
     /// If it has no sense.

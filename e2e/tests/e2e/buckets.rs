@@ -1,5 +1,5 @@
-//! Stores whose objects are in a bucket: a real server of the S3 API, killed, throttled, and behind a proxy
-//! that loses answers.
+//! Stores whose objects are in a bucket: a real server of the S3 API, killed, throttled, and behind
+//! a proxy that loses answers.
 
 use crate::replica::a_bucket_goes_there_and_back;
 use longhaul_e2e::bucket::{self, Gateway, can_use_buckets, site, store, variables};

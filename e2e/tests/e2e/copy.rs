@@ -1,4 +1,5 @@
-//! Third-party copies: EXTENDED COPY and tokens, between volumes and within one, and who may have what.
+//! Third-party copies: EXTENDED COPY and tokens, between volumes and within one, and who may have
+//! what.
 
 use longhaul_e2e::initiator::copy::{Segment, Unit, zeroes};
 use longhaul_e2e::initiator::session::{NONE, READ, WRITE};
@@ -107,8 +108,8 @@ fn between_volumes_and_within_one() {
     let (mut a, mut b) = (rig.session("a", INITIATOR), rig.session("b", INITIATOR));
     let units = [a.unit(), b.unit()];
     assert_ne!(units[0], units[1]);
-    // 20 MiB and three blocks from block 5 on: several chunks, none of whose ends is a multiple of 4 KiB
-    // at either side.
+    // 20 MiB and three blocks from block 5 on: several chunks, none of whose ends is a multiple of
+    // 4 KiB at either side.
     let blocks = 40_963u16;
     let data = noise(1, usize::from(blocks) * 512);
     fill(&mut a, 5, &data, 512);

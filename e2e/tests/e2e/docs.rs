@@ -1,4 +1,5 @@
-//! The documentation against the binary: commands, flags, variables, metrics and make targets exist.
+//! The documentation against the binary: commands, flags, variables, metrics and make targets
+//! exist.
 //!
 //! `scripts/links` checks links, `scripts/newcomer` runs the command blocks of several pages.
 

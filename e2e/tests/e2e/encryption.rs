@@ -1,4 +1,5 @@
-//! Encrypted volumes against a store that lies: it hides lists of keys, swaps volumes, and hands out plain text.
+//! Encrypted volumes against a store that lies: it hides lists of keys, swaps volumes, and hands
+//! out plain text.
 
 use longhaul_e2e::process::{LIMIT, longhaul, run};
 use longhaul_e2e::site::{Host, Site, files_below};
@@ -352,7 +353,8 @@ fn everything_is_encrypted_anew_and_the_old_key_goes() {
     assert!(host.stop().success());
 }
 
-/// How many packed records whose header names that data key lie in the store's objects, whoever needs them.
+/// How many packed records whose header names that data key lie in the store's objects, whoever
+/// needs them.
 fn records_under(site: &Site, key: u32) -> usize {
     let magic = b"LHRC";
     let in_file = |path: &PathBuf| {

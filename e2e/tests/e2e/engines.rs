@@ -1,4 +1,5 @@
-//! S3 servers that take too long to build or to start for every test run: `make soak-engines` runs these.
+//! S3 servers that take too long to build or to start for every test run: `make soak-engines` runs
+//! these.
 
 use crate::buckets::{another_host_reads_it, attached, rng};
 use crate::fleet::knows;

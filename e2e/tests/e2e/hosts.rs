@@ -173,8 +173,8 @@ fn a_newer_host_comes(protocol: Protocol) {
     // Later writes to the older one are not in the volume.
     history.prefix_of(&site.export("disk"), history.len()).unwrap();
 
-    // With nothing of its own it may take the volume back, and sees what the other one wrote. It does not do so by
-    // itself.
+    // With nothing of its own it may take the volume back, and sees what the other one wrote. It
+    // does not do so by itself.
     older.stop();
     older.start();
     wait_for("the older host to be refused", LIMIT, || {

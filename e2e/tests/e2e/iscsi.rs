@@ -278,7 +278,8 @@ fn table_of_conformance() {
     println!("\nfailed:\n{}", failed.join("\n"));
 }
 
-/// Tests of libiscsi's suite that do not pass have to be in the page, and those in the page must not.
+/// Tests of libiscsi's suite that do not pass have to be in the page, and those in the page must
+/// not.
 #[test]
 fn libiscsi_conformance() {
     let site = Site::with_volume("disk", 128);

@@ -18,8 +18,8 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// An axis on which all values have a place. A logarithmic one needs values above zero: with others it
-    /// is linear.
+    /// An axis on which all values have a place. A logarithmic one needs values above zero: with
+    /// others it is linear.
     pub fn new(values: &[f64], log: bool, span: (f64, f64)) -> Axis {
         let finite = || values.iter().copied().filter(|value| value.is_finite());
         let (mut low, mut high) = finite()

@@ -57,8 +57,8 @@ impl Writer {
     }
 }
 
-/// The rate in MB/s at which `done` grew between two of its values, from the first samples at or beyond
-/// them.
+/// The rate in MB/s at which `done` grew between two of its values, from the first samples at or
+/// beyond them.
 fn rate_between(samples: &[(f64, f64)], from: f64, to: f64) -> Option<f64> {
     let at = |value: f64| samples.iter().find(|(_, done)| *done >= value);
     let ((start, low), (end, high)) = (at(from)?, at(to)?);

@@ -68,8 +68,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether each request's latency is kept. fio's own percentiles are of a histogram whose steps are
-    /// 1.6 % wide: a quarter of a millisecond at a round trip of 16.
+    /// Whether each request's latency is kept. fio's own percentiles are of a histogram whose steps
+    /// are 1.6 % wide: a quarter of a millisecond at a round trip of 16.
     fn keeps_latencies(&self) -> bool {
         self.depth == 1 && !self.series && self.ramp == 0.0
     }
@@ -169,7 +169,8 @@ fn throughput(text: &str, start: f64) -> Vec<(f64, f64)> {
     text.lines().filter_map(point).collect()
 }
 
-/// The latencies of fio's log in milliseconds: milliseconds since the start, nanoseconds, direction, …
+/// The latencies of fio's log in milliseconds: milliseconds since the start, nanoseconds,
+/// direction, …
 fn latencies(text: &str) -> Vec<f64> {
     let value = |line: &str| line.split(',').nth(1)?.trim().parse::<f64>().ok();
     text.lines().filter_map(value).map(|nanoseconds| nanoseconds / 1e6).collect()

@@ -22,7 +22,8 @@ pub fn machine() -> BTreeMap<String, String> {
     ])
 }
 
-/// The first line of what each program says of its version; those that are not installed are left out.
+/// The first line of what each program says of its version; those that are not installed are left
+/// out.
 #[must_use]
 pub fn versions(longhaul: &Path) -> BTreeMap<String, String> {
     let programs: [(&str, &Path, &str); 7] = [

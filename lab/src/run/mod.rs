@@ -43,7 +43,8 @@ pub struct RunArgs {
     /// Only these subjects, such as `longhaul` or `nbd`; repeat it for several.
     #[arg(long = "subject", value_name = "NAME")]
     subjects: Vec<String>,
-    /// Only points with this in their name, as in `delay=8ms`; repeat it for what must all be there.
+    /// Only points with this in their name, as in `delay=8ms`; repeat it for what must all be
+    /// there.
     #[arg(long = "point", value_name = "TEXT")]
     points: Vec<String>,
     /// Where results and reports go; it keeps existing results.
@@ -82,8 +83,8 @@ pub struct Bench<'a> {
     wan: &'a Wan,
     longhaul: &'a Path,
     dir: &'a Path,
-    /// Size and fill of the volume that the store's directory has, and whether it is encrypted, if nothing
-    /// was written to it since.
+    /// Size and fill of the volume that the store's directory has, and whether it is encrypted, if
+    /// nothing was written to it since.
     prepared: Option<(u64, u64, bool)>,
 }
 

@@ -1,4 +1,5 @@
-//! Store and host, each in its namespace, with a volume that the store has and a host that has nothing.
+//! Store and host, each in its namespace, with a volume that the store has and a host that has
+//! nothing.
 
 use super::Bench;
 use super::admin::Admin;
@@ -15,7 +16,8 @@ const PORT: u16 = 7777;
 
 /// The volume that is filled at the store.
 pub const VOLUME: &str = "lab";
-/// Bytes of the cache's file for each that it can hold: checksums and index are below 1 %, rounding takes up to 2 MiB.
+/// Bytes of the cache's file for each that it can hold: checksums and index are below 1 %, rounding
+/// takes up to 2 MiB.
 const CACHE_FILE: f64 = 1.02;
 
 /// A store and a fresh host.
@@ -29,8 +31,8 @@ pub struct Product {
 }
 
 impl Product {
-    /// Starts the store, has the volume as the scenario wants it, and attaches it with a host that has
-    /// neither journal nor cache of it.
+    /// Starts the store, has the volume as the scenario wants it, and attaches it with a host that
+    /// has neither journal nor cache of it.
     ///
     /// # Errors
     /// If one of them does not start or does not get ready.

@@ -91,7 +91,8 @@ impl Traffic {
     }
 }
 
-/// The size of a packet, with the paper's quantiles; the last hundredth is larger than an Ethernet's.
+/// The size of a packet, with the paper's quantiles; the last hundredth is larger than an
+/// Ethernet's.
 fn packet_bytes(rng: &mut Rng) -> u32 {
     match rng.u32(0..100) {
         0..50 => rng.u32(40..=44),

@@ -1,4 +1,5 @@
-//! `longhaul-lab wan --check`: how accurate the emulator is on this machine, and how much it carries.
+//! `longhaul-lab wan --check`: how accurate the emulator is on this machine, and how much it
+//! carries.
 
 use super::router::{Clock, run_ahead};
 use super::stats::Histogram;
@@ -80,7 +81,8 @@ fn probe_errors(report: &WanReport) -> (f64, f64, f64) {
     )
 }
 
-/// The way from socket to socket without an emulator: what a delay's error cannot be less than here.
+/// The way from socket to socket without an emulator: what a delay's error cannot be less than
+/// here.
 fn loopback() -> Result<Row> {
     let (from, to) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
     from.connect(to.local_addr()?)?;

@@ -34,8 +34,8 @@ pub enum Fate {
     Outage,
 }
 
-/// Jitter takes a new value this often at least, or every two times its own size: slowly enough that it
-/// never reorders.
+/// Jitter takes a new value this often at least, or every two times its own size: slowly enough
+/// that it never reorders.
 const JITTER_INTERVAL: Nanos = 10_000_000;
 
 /// One direction.

@@ -3,7 +3,8 @@
 //!
 //! - [`config`]: the settings of the line. [`line`] is the model: which packets arrive, and when;
 //!   [`background`] the traffic it shares its bottleneck with.
-//! - [`router`]: the thread that carries packets; [`packet`] what they look like; [`tun`], [`namespace`] where they come from.
+//! - [`router`]: the thread that carries packets; [`packet`] what they look like; [`tun`],
+//!   [`namespace`] where they come from.
 //! - [`stats`], [`probe`]: how well it did. It marks a run that it could not keep up with as
 //!   invalid.
 //! - [`cli`], [`check`]: `longhaul-lab wan`.

@@ -107,7 +107,8 @@ pub struct LineReport {
     pub outage_drops: u64,
     /// Packets that the model reordered.
     pub reordered: u64,
-    /// Background packets that arrived at the bottleneck, their bytes, and how many found its queue full.
+    /// Background packets that arrived at the bottleneck, their bytes, and how many found its queue
+    /// full.
     pub background: BackgroundCount,
     /// The lateness of deliveries, in microseconds: median, 99th percentile, largest.
     pub delay_error_p50_us: f64,

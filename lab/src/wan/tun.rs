@@ -15,7 +15,8 @@ use std::process::Stdio;
 pub const NAME: &str = "wan0";
 /// Largest IP packet on the wire, in bytes.
 pub const MTU: usize = 1500;
-/// Packets and super-packets that wait until this process reads them; more are dropped by the kernel.
+/// Packets and super-packets that wait until this process reads them; more are dropped by the
+/// kernel.
 const BACKLOG: usize = 10_000;
 
 /// Makes the device of a side, with its address and a route to the other side; gives this process's
@@ -115,7 +116,8 @@ pub fn drops(namespace: &Namespace) -> Result<Drops> {
             .split_whitespace()
             .map(|number| number.parse().unwrap_or(0))
             .collect();
-        // Receive: bytes packets errs drop fifo frame compressed multicast; transmit: the same order.
+        // Receive: bytes packets errs drop fifo frame compressed multicast; transmit: the same
+        // order.
         let at = |index: usize| numbers.get(index).copied().unwrap_or(0);
         Ok(Drops { unread: at(10) + at(11), refused: at(2) + at(3) })
     })

@@ -85,7 +85,8 @@ fn sessions_of_an_initiator_are_limited() {
     rig.session([]);
 }
 
-/// Of connections from one address that have not logged in there are few, and whoever is in stays in.
+/// Of connections from one address that have not logged in there are few, and whoever is in stays
+/// in.
 #[test]
 fn connections_of_a_portal_are_limited() {
     let mut rig = Rig::new();

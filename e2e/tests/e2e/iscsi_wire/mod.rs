@@ -1,5 +1,5 @@
-//! The iSCSI target on the wire, against an initiator of our own that does what the standard asks and
-//! what it forbids. Sections are those of RFC 7143.
+//! The iSCSI target on the wire, against an initiator of our own that does what the standard asks
+//! and what it forbids. Sections are those of RFC 7143.
 //!
 //! - [`logins`]: stages, keys, text over several PDUs, identities, CHAP, reinstatement.
 //! - [`digests`]: CRC32C both ways, and damage at each error recovery level.

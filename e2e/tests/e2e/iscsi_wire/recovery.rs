@@ -1,5 +1,5 @@
-//! §7, §11.16: what error recovery levels 1 and 2 promise. SNACKs of every kind, connections lost and
-//! replaced, tasks moved.
+//! §7, §11.16: what error recovery levels 1 and 2 promise. SNACKs of every kind, connections lost
+//! and replaced, tasks moved.
 
 use super::{QUIET, Rig, SOON, is_closed, pattern, with_lun};
 use longhaul_e2e::initiator::pdu::{self, NO_TAG, Pdu, function, op, reason, snack};

@@ -40,7 +40,8 @@ fn commands_are_counted_by_class() {
     for _ in 0..5 {
         session.read_blocks(0, 0, 8);
     }
-    // SYNCHRONIZE CACHE (10), PERSISTENT RESERVE IN with READ KEYS, READ CAPACITY (10), and what is none.
+    // SYNCHRONIZE CACHE (10), PERSISTENT RESERVE IN with READ KEYS, READ CAPACITY (10), and what is
+    // none.
     let flush = session.command(NONE, 0, &cdb10(0x35, 0, 0));
     session.run(0, &flush, &[]).good();
     let keys = session.command(READ, 8, &cdb10(0x5e, 0, 8));
