@@ -1,5 +1,5 @@
-//! What the worlds of a run went through: a simulator that injects nothing finds nothing, so every
-//! counter has to be above zero over the seeds of CI (`tests/seeds.rs`).
+//! Counters of the events of a run. A simulator without faults finds nothing. So every counter has
+//! to be above zero over the seeds of CI (`tests/seeds.rs`).
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -29,7 +29,7 @@ counters! {
     lone_requests,
     /// Of them asked again, for all of a reply or for a part of it.
     lone_repeats,
-    /// Replies of which a part was made from the parity.
+    /// Replies with a part restored from the parity.
     lone_recovered,
     /// Of them that went by stream after all.
     lone_by_stream,
@@ -43,9 +43,9 @@ counters! {
     reads_before_attached,
     /// Bytes read that streams had read ahead.
     read_ahead,
-    /// Bytes read while they were being read ahead.
+    /// Bytes of reads that met a read-ahead under way.
     read_while_coming,
-    /// Bytes read ahead and overwritten, lost or dropped before they were read.
+    /// Bytes of read-ahead that was overwritten, lost or dropped before any read of it.
     read_ahead_wasted,
     /// Traces replayed to their end.
     traces_followed,
@@ -61,17 +61,17 @@ counters! {
     fua_acknowledged,
     /// Status queries compared with the model.
     status_checked,
-    /// Stagings answered and compared with what was committed.
+    /// Stagings with an answer, compared with the committed content.
     staged,
-    /// Of them for another volume than the one that was read.
+    /// The ones among them for another volume than the source.
     staged_across,
     /// Of them guarded by a watch.
     staged_watched,
-    /// Stagings refused because what was watched had been written.
+    /// Stagings refused because a client wrote to the watched range.
     staged_changed,
     /// Stagings told that there is an object of their number.
     staged_exists,
-    /// Writes of what is staged acknowledged.
+    /// Acknowledged writes of staged ranges.
     copies_acknowledged,
     /// Parts of staged records written.
     copies_cut,
@@ -93,7 +93,7 @@ counters! {
     copies_committed,
     /// Host processes that died with the page cache surviving.
     host_crashes,
-    /// Hosts whose power was cut.
+    /// Power cuts of hosts.
     host_power_cuts,
     /// Hosts told to stop that stopped in order.
     host_shutdowns,
@@ -103,15 +103,15 @@ counters! {
     journals_carried,
     /// Attaches by a host while another one had the volume.
     competing_attaches,
-    /// Attaches refused since another host was connected, or on its way back.
+    /// Attaches refused because another host was connected, or on its way back.
     in_use,
-    /// Attaches that took a volume from a connected host, as they were told to.
+    /// Attaches that took a volume from a connected host, on the order of an operator.
     volumes_taken,
     /// Journals refused since only another key's word stood for them.
     carried_refused,
     /// Frames in the name of a host, from a session with another key.
     forged,
-    /// Of them those that came while that host was connected.
+    /// The ones among them that came while that host was connected.
     forged_connected,
     /// Resumes and attaches among them, refused.
     forged_refused,
@@ -129,7 +129,7 @@ counters! {
     puts_failed_before,
     /// Puts that failed after they had taken effect.
     puts_failed_after,
-    /// Puts that took effect after their failure had been reported.
+    /// Puts that took effect after the report of their failure.
     puts_late,
     /// Puts answered "exists" because of the very same put.
     puts_exist_own,
@@ -145,7 +145,7 @@ counters! {
     disk_misdirected,
     /// Bits that flipped on the disk.
     disk_flips,
-    /// Power cuts that kept a part of what was not synced.
+    /// Power cuts that kept a part of the unsynced data.
     torn_writes,
     /// Journals recovered with writes in them.
     journals_recovered,
@@ -157,11 +157,11 @@ counters! {
     attaches,
     /// Sessions resumed after a cut.
     resumes,
-    /// Hosts told that they are fenced.
+    /// Reports to hosts that they are fenced.
     fences,
     /// Attaches refused because announced writes are missing.
     loss_pending,
-    /// Answers to what is lost that had to name something.
+    /// Answers about losses that had to name something.
     losses_named,
     /// Questions about the log to a store that another had overtaken.
     overtaken_asked,
@@ -181,7 +181,7 @@ counters! {
     ring_wraps,
     /// Data segments put.
     segments,
-    /// Data segments of which several batches are a part, or whose records were coalesced.
+    /// Data segments with parts of several batches, or with coalesced records.
     segments_coalesced,
     /// Segments that carry announcements.
     segments_announcing,
@@ -191,7 +191,7 @@ counters! {
     sizes_noted,
     /// Resizes acknowledged, some of them of no effect.
     resizes_acknowledged,
-    /// Hosts told that their volume has grown while it was attached.
+    /// Reports to hosts of a growth of their attached volume.
     resizes_told,
     /// Segments that make a volume smaller.
     shrinks,
@@ -199,13 +199,13 @@ counters! {
     shrinks_with_data,
     /// Shrinks acknowledged, some of them of no effect.
     shrinks_acknowledged,
-    /// Refused because a host is connected.
+    /// Shrinks refused because a host is connected.
     shrinks_refused,
-    /// Writes acknowledged beyond the size that a volume was created with.
+    /// Acknowledged writes beyond the size at the volume's creation.
     writes_beyond,
     /// Snapshots taken.
     snapshots,
-    /// Of them after the host had been asked for what it had acknowledged.
+    /// The ones among them after a barrier for the host.
     snapshots_barriered,
     /// Snapshots not taken since the host had gone away.
     snapshots_unbarriered,
@@ -215,7 +215,7 @@ counters! {
     rollbacks,
     /// Volumes not rolled back since somebody wrote to them.
     rollbacks_refused,
-    /// Caches dropped, since the volume had been rolled back.
+    /// Caches dropped after a rollback of the volume.
     caches_dropped,
     /// Snapshots read whole and compared.
     snapshots_read,
@@ -227,13 +227,13 @@ counters! {
     snapshots_gone,
     /// Roots of snapshots found as the segments say.
     pins_verified,
-    /// Fragments that were left at the end, each named by a root.
+    /// Fragments at the end, each named by a root.
     fragments_named,
     /// Tables of maps flushed.
     map_flushes,
     /// Merges of fragments that wrote new ones.
     map_merges,
-    /// Maps merged into one level, to be counted.
+    /// Maps merged into one level, in order to count them.
     map_compacted,
     /// Pages of maps read for lookups.
     map_pages_read,
@@ -243,11 +243,11 @@ counters! {
     superseded,
     /// Roots put.
     roots,
-    /// Roots put when there was a newer one: by stores that had been superseded, or late.
+    /// Roots put after a newer one: late, or by superseded stores.
     roots_outdated,
     /// Newer roots of other stores gone on from.
     roots_adopted,
-    /// Segments whose map was read again, since such a root was of an earlier one.
+    /// Segments whose map a store read again, because such a root was of an earlier one.
     roots_behind,
     /// Bundles put.
     bundles,
@@ -285,13 +285,13 @@ counters! {
     shadow_recoveries,
     /// Bytes that reads found in a cache.
     cache_hits,
-    /// Bytes of writes that a cache took once they were committed, or of reads.
+    /// Bytes of reads, or of committed writes, that a cache took.
     cache_written,
     /// Lines evicted from caches.
     cache_evictions,
-    /// Attaches with something in the cache, not all of which was dropped.
+    /// Attaches after which the cache kept some of its content.
     cache_kept,
-    /// Attaches at which a part of what was in the cache was dropped.
+    /// Attaches after which the cache dropped a part of its content.
     cache_dropped_some,
     /// Blocks that a cache found damaged.
     cache_damaged,
@@ -305,27 +305,28 @@ counters! {
     copies_read,
     /// Power cuts that kept a part of what a store's cache had not synced.
     copies_torn,
-    /// Power cuts that kept a part of what a table of versions had not synced.
+    /// Power cuts that kept a part of what a version table had not synced.
     tables_torn,
-    /// Attaches with a table of versions that held.
+    /// Attaches with a version table that held.
     tables_kept,
     /// Ranges of tables forgotten because another host had written to them.
     versions_forgotten,
-    /// Times a keyed volume went from a host that had died to another one and back, and that host died again.
+    /// Times a keyed volume went from a host that had died to another one and back, and that host
+    /// died again.
     relays,
-    /// Tables given up because the volume was rolled back, or might have been.
+    /// Tables given up because of a rollback, or a possible one.
     rollbacks_accepted,
     /// Answers replaced by lies about keyed volumes.
     lies,
     /// Lies that hosts found out.
     lies_found,
-    /// Answers that deny what was written while a host was away.
+    /// Answers that deny the writes made while a host was away.
     changes_denied,
-    /// Bytes that were pinned and in the cache when a host process ended.
+    /// Bytes of pins in the cache at the end of a host process.
     cache_pinned,
     /// Bytes that commands brought into caches.
     cache_warmed,
-    /// Ranges that stores found to lie in an object that is said to be damaged, and told of.
+    /// Ranges of objects reported as damaged that stores found, and reported to hosts.
     damage_told,
     /// Ranges that hosts wrote back from their caches.
     written_back,
@@ -337,13 +338,13 @@ counters! {
     encrypted_anew,
     /// Logs replayed and compared at the end.
     logs_verified,
-    /// Operations that were done at the second place as well.
+    /// Operations repeated on the replica.
     repeated,
     /// Times it was away.
     second_outages,
     /// Objects deleted there.
     second_deletes,
-    /// Volumes opened and read there, as if the first place was lost.
+    /// Volumes opened and read on the replica, as if home was lost.
     second_opened,
     /// Of these, volumes that were behind.
     second_behind,

@@ -1,16 +1,16 @@
-//! A disk with a page cache: what a host's journal files live on.
+//! A disk with a page cache, for a host's journal files.
 //!
-//! Promises: a read sees every write that completed, until the power is cut. What was synced
-//! survives a power cut; of the rest any part survives, torn at 512 bytes. A process crash loses
-//! nothing but the operations that had not started. After a failed sync the cached pages count as
-//! clean although they never reached the disk, as on Linux: a later sync does not save them.
+//! Promises: a read sees every completed write, until the power goes. Synced data survives a power
+//! cut. Any part of the other data survives, torn at 512 bytes. A process crash loses only
+//! operations that had not started. After a failed sync the cached pages count as clean although
+//! they never reached the disk, as on Linux. A later sync does not save them.
 //!
 //! It knows nothing of journals: files are numbered byte arrays.
 
 use crate::rng::Rng;
 use std::collections::BTreeSet;
 
-/// Smallest unit that is written whole.
+/// Smallest unit that the disk writes as a whole.
 pub const SECTOR: usize = 512;
 const PAGE_SECTORS: usize = 8;
 
@@ -18,13 +18,14 @@ const PAGE_SECTORS: usize = 8;
 struct File {
     /// What reads see.
     live: Vec<u8>,
-    /// What a power cut leaves.
+    /// The bytes that survive a power cut.
     durable: Vec<u8>,
     /// Sectors in which both may differ and that the next sync writes.
     dirty: BTreeSet<usize>,
     /// Extents of the writes since the last sync, in order: (first sector, sectors).
     writes: Vec<(usize, usize)>,
-    /// Sectors a failed sync left behind: live differs from durable until they are written again.
+    /// Sectors that a failed sync left behind: live and durable bytes differ until the next write
+    /// there.
     limbo: BTreeSet<usize>,
 }
 
@@ -32,7 +33,7 @@ struct File {
 #[derive(Clone, Debug)]
 pub struct Disk {
     files: Vec<File>,
-    /// Whether a fault destroyed data that had been stable: explicit errors are allowed from then on.
+    /// Whether a fault destroyed stable data: explicit errors are allowed from then on.
     pub damaged: bool,
 }
 
@@ -56,9 +57,9 @@ impl Disk {
         self.files.len() as u32
     }
 
-    /// Syncs everything and drops the cache, as a host does before it recovers a journal: reads see
-    /// what the disk has from then on, also where a failed sync had left something else. True if it
-    /// had.
+    /// Syncs everything and drops the cache, as a host does before it recovers a journal. From then
+    /// on reads see the bytes of the disk, also where a failed sync had left other bytes. True if
+    /// there were any.
     pub fn settle(&mut self) -> bool {
         let mut deceived = false;
         for file in 0..self.files() {
@@ -84,7 +85,7 @@ impl Disk {
         })
     }
 
-    /// What the page cache holds.
+    /// The content of the page cache.
     #[must_use]
     pub fn read(&self, file: u32, offset: u64, bytes: usize) -> Vec<u8> {
         self.files[file as usize].live[offset as usize..offset as usize + bytes].to_vec()

@@ -1,9 +1,9 @@
 //! A deterministic world around `longhaul-core`, from one seed.
 //!
-//! It runs the production state machines of host and store, with disks that tear, links that lose
-//! and reorder, object stores that fail after the fact, processes that die at any step, and clients
-//! whose every answer is compared with a model (`docs/simulator.md`). Nothing of the core is replaced
-//! or switched for it.
+//! It runs the production state machines of host and store. Its disks tear, its links lose and
+//! reorder, its object stores fail after the fact, and its processes die at any step. It compares
+//! every answer to a client with a model (`docs/simulator.md`). It replaces or switches nothing of
+//! the core.
 
 pub mod coverage;
 pub mod disk;

@@ -1,6 +1,7 @@
 //! Sessions between a host's volume and a store process: four lanes each way.
 //!
-//! Most sessions carry lone requests in datagrams, which keep no order, get lost and come twice.
+//! Most sessions also have a datagram client and a datagram server. Datagrams keep no order, get
+//! lost and come twice.
 //!
 //! Promises: within a lane frames arrive in order and at most once; lanes do not wait for each
 //! other. A cut loses, lane by lane, everything from some frame on, and the two ends notice at
@@ -30,7 +31,7 @@ pub struct Quality {
 pub struct Pipe {
     frames: VecDeque<Bytes>,
     last: Time,
-    /// Deliveries that are due but were put off because the receiver takes no input.
+    /// Due deliveries that wait because the receiver takes no input.
     pub held: u64,
 }
 
@@ -59,18 +60,18 @@ impl Pipe {
     }
 }
 
-/// Both ends of a session's lone requests, and what happens to their datagrams.
+/// A session's datagram client and datagram server, and the fate of their datagrams.
 #[derive(Debug)]
 pub struct Lone {
     /// The host's.
     pub asker: Asker,
     /// The store's.
     pub answerer: Answerer,
-    /// When the host's wants to be called.
+    /// The time of the host's next call.
     pub timer: Option<Time>,
     /// Its totals that are in the world's.
     pub counted: AskCounters,
-    /// Odds of a datagram that is lost, in parts per million.
+    /// Odds that a datagram gets lost, in parts per million.
     loss: u64,
     /// Odds of one that comes twice.
     twice: u64,
@@ -151,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Sends a frame; the time at which its delivery is due, or none if the link is cut.
+    /// Sends a frame. Returns the time of its delivery; `None` after a cut of the link.
     pub fn send(
         &mut self,
         now: Time,
@@ -168,7 +169,7 @@ impl Session {
         Some(due)
     }
 
-    /// Sends a datagram; the times at which it arrives: none if it is lost.
+    /// Sends a datagram. Returns the times at which it arrives: none if it gets lost.
     pub fn carry(&mut self, now: Time) -> Vec<Time> {
         let (rng, quality) = (&mut self.rng, self.quality);
         let Some(lone) = self.lone.as_ref().filter(|_| self.connected) else { return Vec::new() };
@@ -182,7 +183,7 @@ impl Session {
         arrivals
     }
 
-    /// Cuts it: the number of frames that are lost.
+    /// Cuts the link. Returns the number of lost frames.
     pub fn cut(&mut self) -> usize {
         self.connected = false;
         let rng = &mut self.rng;

@@ -1,11 +1,12 @@
-//! What a volume may look like: the model that every answer is compared with.
+//! The model of a volume's content, for comparison with every answer.
 //!
-//! Every write of a world is an [`Op`] with a number; every sector that it writes carries the
-//! number, its volume and its address ([`fill`]), so any sector that is ever read back tells which
-//! write put it there. A [`Branch`] is the order of writes as one attachment sees it: the writes it
-//! started from and its own in the order in which they were requested, which is the order of their
-//! numbers (a write's `seq` is its place in the branch). A copy puts elsewhere what some sectors held,
-//! stamps and all: what that was is in the list of writes.
+//! Every write of a world is an [`Op`] with a number. Every sector that it writes carries the
+//! number, its volume and its address ([`fill`]). So any sector of a later read names the write
+//! that put it there. A [`Branch`] is the order of writes as one attachment sees it. It has the
+//! writes that the attachment started from, then its own in the order of their requests. That is
+//! also the order of their numbers: the `seq` of a write is its place in the branch. A copy moves
+//! the content of sectors elsewhere, with their stamps. The list of writes says which content that
+//! was.
 //!
 //! It knows nothing of journals, links or objects.
 
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 const SECTOR: usize = SECTOR_BYTES as usize;
 const STAMP: u32 = 0x51_6d_7e_a1;
 
-/// What a write does.
+/// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Writes stamped data.
@@ -26,7 +27,8 @@ pub enum Kind {
     Zero(bool),
     /// Writes what the store had staged: the stamps from this one on in [`Ops`].
     Copy(usize),
-    /// Writes what was there, which the host had in its cache: the stamps from this one on in [`Ops`].
+    /// Writes what was there, which the host had in its cache: the stamps from this one on in
+    /// [`Ops`].
     Again(usize),
 }
 
@@ -44,15 +46,15 @@ pub struct Op {
 /// The number of an [`Op`], from 1; 0 is a sector never written.
 pub type OpId = u32;
 
-/// What a sector holds: the write that made its data, and the sector that it was made for. A sector
-/// of zeroes has the default.
+/// The origin of a sector's content: its write, and the sector that the write was for. A sector of
+/// zeroes has the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// Index of the volume that was written.
+    /// Index of the volume of the write.
     pub volume: u32,
     /// The write.
     pub op: OpId,
-    /// The sector that was written.
+    /// The sector of the write.
     pub lba: u32,
 }
 
@@ -88,7 +90,8 @@ impl Ops {
         self.push(Op { volume, kind, range })
     }
 
-    /// Adds a write of what these sectors hold already: its number. All of the write that this is a part of may be zeroes.
+    /// Adds a write of what these sectors hold already: its number. All of the write that this is a
+    /// part of may be zeroes.
     pub fn push_again(
         &mut self,
         volume: usize,
@@ -101,8 +104,8 @@ impl Ops {
         self.push(Op { volume, kind, range })
     }
 
-    /// All but the last of these, which were pushed one after another, are parts of one write that is
-    /// there as a whole or not at all.
+    /// Joins writes that were pushed one after another, as parts of one atomic write. Marks all but
+    /// the last.
     pub fn join(&mut self, first: OpId, last: OpId) {
         self.torn.extend(first..last);
     }
@@ -119,7 +122,7 @@ impl Ops {
         self.list[id as usize - 1]
     }
 
-    /// What a write, or none, leaves in a sector that it touches.
+    /// The content that a write, or none, leaves in a sector of its range.
     #[must_use]
     pub fn shows(&self, id: OpId, lba: u64) -> Stamp {
         let Some(op) = id.checked_sub(1).map(|at| self.list[at as usize]) else {
@@ -140,7 +143,7 @@ fn word(volume: usize, op: OpId, lba: u64) -> u64 {
     mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Appends the content of one sector of a write: that of every other write can be compressed.
+/// Appends the content of one sector of a write. The content of every other write is compressible.
 pub fn fill(volume: usize, op: OpId, lba: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&STAMP.to_le_bytes());
     out.extend_from_slice(&(volume as u32).to_le_bytes());
@@ -153,7 +156,7 @@ pub fn fill(volume: usize, op: OpId, lba: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// What a sector holds.
+/// The origin of a sector's content.
 ///
 /// # Errors
 /// If no write of the world ever made these bytes.
@@ -180,7 +183,7 @@ pub struct Branch {
     pub volume: usize,
     /// All writes; the one with number `seq` is at `seq - 1`.
     pub log: Vec<OpId>,
-    /// What the volume was rolled back to: writes before that are no longer seen.
+    /// The content after the last rollback: earlier writes are no longer visible.
     base: Image,
     rolled_back: bool,
     /// For each sector, the places (seq) in the log of the writes that touch it, in order.
@@ -194,8 +197,8 @@ pub struct Branch {
 }
 
 impl Branch {
-    /// A branch that starts from these writes, all of them certain, and from what the volume was rolled back to after
-    /// so many of them.
+    /// A branch that starts from these writes, all of them certain. `base` is the content of the
+    /// last rollback, with the number of the writes before it.
     #[must_use]
     pub fn new(
         volume: usize,
@@ -254,13 +257,13 @@ impl Branch {
         }
     }
 
-    /// What a read of `range` that begins now may show at least.
+    /// The oldest writes that a read of `range` may show if it begins now.
     #[must_use]
     pub fn floors(&self, range: Range) -> Vec<u32> {
         self.floor[range.lba as usize..range.end() as usize].to_vec()
     }
 
-    /// What a sector holds after a write that touches it.
+    /// The content of a sector after a write that touches it.
     fn shows(&self, seq: u32, lba: u64, ops: &Ops) -> Stamp {
         match seq.checked_sub(1) {
             Some(at) => ops.shows(self.log[at as usize], lba),
@@ -268,7 +271,7 @@ impl Branch {
         }
     }
 
-    /// What sectors hold after all writes that were asked for.
+    /// The content of sectors after all requested writes.
     #[must_use]
     pub fn newest(&self, range: Range, ops: &Ops) -> Vec<Stamp> {
         let newest = |lba: u64| self.history[lba as usize].last().copied().unwrap_or(0);
@@ -362,10 +365,10 @@ impl Branch {
         }
     }
 
-    /// Compares a status answer with what it may say.
+    /// Compares a status answer with the possible ones.
     ///
     /// # Errors
-    /// Says which sector is called what.
+    /// The sector with the wrong state.
     pub fn check_status(
         &self,
         range: Range,
@@ -380,7 +383,7 @@ impl Branch {
                     return Err(format!("a status of {range} was answered beyond its end"));
                 };
                 let allowed = self.candidates(lba, *floor).any(|seq| {
-                    // How what the volume was rolled back to has no data is not known.
+                    // Nobody knows which holes the content of a rollback has.
                     let rolled_back = seq == 0 && self.rolled_back;
                     let shown = self.base[lba as usize];
                     let kind = if rolled_back && shown == Stamp::default() {

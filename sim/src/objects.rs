@@ -1,5 +1,5 @@
-//! The object store: create-only puts, ranged gets, lists; strongly consistent, often late, failing
-//! before or after it did what it was asked, and away for a while now and then.
+//! The object store: create-only puts, ranged gets, lists. It is strongly consistent and often
+//! late. It fails before or after it did its part, and is away for a while now and then.
 //!
 //! This module holds the objects and decides the fate of each operation; the world keeps the time.
 
@@ -27,7 +27,7 @@ pub struct Odds {
     pub slow: u64,
 }
 
-/// What will become of an operation.
+/// The fate of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It works.
@@ -42,10 +42,10 @@ pub enum Fate {
     ExistsOwn,
 }
 
-/// When an operation takes effect and when it is answered.
+/// The times of an operation's effect and of its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Course {
-    /// What will become of it.
+    /// Its fate.
     pub fate: Fate,
     /// When it takes effect.
     pub effect: Time,

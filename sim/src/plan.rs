@@ -1,4 +1,5 @@
-//! What kind of world a seed makes: how many hosts and volumes, how fast and how bad everything is.
+//! The plan that a seed makes for a world: how many hosts and volumes, how fast and how bad
+//! everything is.
 
 use crate::link::Quality;
 use crate::objects::Odds;
@@ -31,8 +32,8 @@ pub struct CachePlan {
     pub writing_bytes: u64,
     /// Disk faults.
     pub odds: DiskOdds,
-    /// Odds in percent that a cache is taken along when only the journal was to be, that it stays
-    /// where the journal goes, or that an old copy of it comes back.
+    /// Odds in percent of strange moves of the cache. It moves although only the journal should, it
+    /// stays although the journal moves, or an old copy of it comes back.
     pub strange: u64,
 }
 
@@ -62,7 +63,7 @@ impl CachePlan {
 pub struct VolumePlan {
     /// Its read caches.
     pub cache: CachePlan,
-    /// Size in sectors that it is created with.
+    /// Size in sectors at its creation.
     pub sectors: u64,
     /// Size in sectors that it never grows beyond.
     pub most_sectors: u64,
@@ -90,16 +91,16 @@ pub struct VolumePlan {
     pub think: u64,
     /// Longest request in sectors.
     pub longest: u64,
-    /// Weights of read, write, FUA write, flush, discard, zero, status, prefetch, stage, write of
-    /// what is staged.
+    /// Weights of read, write, FUA write, flush, discard, zero, status, prefetch, stage, and write
+    /// of a staged range.
     pub mix: [u64; 10],
     /// Odds that a read goes on from the one before, in percent.
     pub walk: u64,
-    /// Memory for what is read ahead.
+    /// Memory for read-ahead.
     pub readahead_bytes: u64,
     /// Limits of drain and read-ahead, in bytes a second.
     pub limits: (Option<u64>, Option<u64>),
-    /// What its hosts do to data.
+    /// The compression of its hosts.
     pub compression: Compression,
     /// Whether it is encrypted.
     pub encrypted: bool,
@@ -128,14 +129,14 @@ pub struct DiskOdds {
     pub flip: u64,
 }
 
-/// A second place for all objects.
+/// A replica of all objects.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaPlan {
-    /// Nothing is told to be committed before it is there.
+    /// A commit waits until the replica has it.
     pub sync: bool,
     /// Its latency in nanoseconds.
     pub latency: u64,
-    /// Operations of a volume that are remembered.
+    /// Operations of a volume to remember.
     pub entries: usize,
 }
 
@@ -189,7 +190,7 @@ pub struct Plan {
     pub disk: DiskOdds,
     /// Time of a disk write in nanoseconds; a sync takes some times that.
     pub disk_latency: u64,
-    /// Share of flushes after which a shadow of the disk is recovered, in percent.
+    /// Share of flushes with a trial recovery of a copy of the disk, in percent.
     pub shadow: u64,
     /// Odds that an observer makes a volume larger instead of asking something, in percent.
     pub resize: u64,
@@ -199,7 +200,7 @@ pub struct Plan {
     pub wander: u64,
     /// Whether stores lie to hosts about keyed volumes.
     pub liar: bool,
-    /// Whether there is a second place for all objects.
+    /// Whether all objects have a replica.
     pub replica: Option<ReplicaPlan>,
     /// Mean time between attempts to speak for hosts with another key, in nanoseconds; 0 for none.
     pub forgery: u64,
@@ -286,7 +287,7 @@ impl Plan {
 }
 
 impl VolumePlan {
-    /// Draws what is done to data, for a plan that is otherwise complete.
+    /// Draws the compression and encryption, for an otherwise complete plan.
     fn draw_packing(&mut self, rng: &mut Rng) {
         self.compression =
             [Compression::None, Compression::Lz4, Compression::Zstd(1)][rng.weighted(&[6, 2, 2])];

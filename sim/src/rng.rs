@@ -1,9 +1,9 @@
 //! Random numbers of a world: xoshiro256** seeded by SplitMix64 (both public domain, Blackman and
 //! Vigna, <https://prng.di.unimi.it/>).
 //!
-//! Every entity of a world draws from a stream of its own ([`Rng::fork`]), so that a change in how
-//! often one of them draws leaves the others' choices alone. Nothing here may depend on anything but
-//! the seed.
+//! Every entity of a world draws from a stream of its own ([`Rng::fork`]). So if one of them draws
+//! more or less often, the choices of the others stay. Nothing here may depend on anything but the
+//! seed.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -25,8 +25,8 @@ impl Rng {
         Rng(std::array::from_fn(|_| split_mix(&mut state)))
     }
 
-    /// A stream of its own for the entity `label`, which depends on this stream's state but does not
-    /// advance it.
+    /// A stream of its own for the entity `label`, which depends on this stream's state but does
+    /// not advance it.
     #[must_use]
     pub fn fork(&self, label: u64) -> Rng {
         let mut state =

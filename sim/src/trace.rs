@@ -1,12 +1,11 @@
-//! What happened in a world, as lines: printed, hashed or dropped.
+//! The events of a world, as lines: printed, hashed or dropped.
 //!
-//! Two runs of one seed must give the same hash; the test for that is what keeps the world
-//! deterministic.
+//! Two runs of one seed must give the same hash. A test for that keeps the world deterministic.
 
 use longhaul_core::block::Time;
 use std::fmt::Arguments;
 
-/// What to do with the lines.
+/// The use of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Nothing: the fast way.
@@ -32,7 +31,7 @@ impl Trace {
         Trace { mode, hash: 0xcbf2_9ce4_8422_2325, lines: 0 }
     }
 
-    /// Whether lines have to be made at all.
+    /// Whether anybody wants the lines.
     #[must_use]
     pub fn wanted(&self) -> bool {
         self.mode != Mode::Off

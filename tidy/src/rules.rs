@@ -28,7 +28,7 @@ const LONGER_LINES: [(&str, usize); 12] = [
     ("api", 32),
     ("store", 109),
     ("cli", 40),
-    ("sim", 71),
+    ("sim", 17),
     ("lab", 33),
     ("e2e", 23),
     ("fuzz", 12),

@@ -1,9 +1,9 @@
-//! Announcements as sets of sectors: what of one is in another.
+//! Announcements as sets of sectors, and their comparison.
 
 use longhaul_core::block::{Range, Seq};
 use longhaul_core::wire::link::Announced;
 
-/// What of `known` is in `said` as well: for each entry its parts, none of them twice, however the
+/// The parts of `known` that are in `said` as well, for each entry. No part comes twice, even if
 /// ranges of `said` overlap.
 pub(super) fn still(known: &[Announced], said: &[Announced]) -> Vec<Announced> {
     let mut parts = Vec::new();
@@ -24,7 +24,7 @@ pub(super) fn still(known: &[Announced], said: &[Announced]) -> Vec<Announced> {
     parts
 }
 
-/// Whether every part of `known` beyond `committed` is announced in `said` with at least its number.
+/// Whether `said` announces every part of `known` beyond `committed` with at least its number.
 pub(super) fn covered(
     known: &[Announced],
     said: &[Announced],

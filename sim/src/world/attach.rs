@@ -1,4 +1,4 @@
-//! What becomes of a host that asks to attach: the answer, and whether it may be that.
+//! Answers to a host that asks to attach, and whether the answer may be that.
 
 use super::host::Journal;
 use super::storage::create;
@@ -52,7 +52,7 @@ impl World {
                     Err(format!("{state:?} is said to have diverged"))
                 }
             }
-            // Whether there is a loss was checked when the store said so.
+            // The world checked the loss when the store reported it.
             AttachError::LossPending { .. } => {
                 let Some(state) = attaching.state else { return Ok(()) };
                 let own = self.hosts[host].id;
@@ -65,7 +65,7 @@ impl World {
                 }
                 Ok(())
             }
-            // Whether it is was checked when the store said so.
+            // The world checked this when the store said so.
             AttachError::ShuttingDown | AttachError::InUse { .. } => Ok(()),
             AttachError::Carried { .. } => {
                 let Some(state) = attaching.state else {
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// A host got its epoch: what it starts from is checked, then it serves the volume.
+    /// A host got its epoch. Checks the state that it starts from. Then the host serves the volume.
     pub(super) fn attached(
         &mut self,
         host: usize,

@@ -1,4 +1,4 @@
-//! The disk under a host's read cache. Nothing that happens to it may ever be seen in an answer.
+//! The disk under a host's read cache. No fault of it may ever be visible in an answer.
 
 use super::{Event, MS, World};
 use crate::disk::Disk;
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 /// A cache file and what is under way on it.
 pub struct Cache {
     disk: Option<Disk>,
-    /// What the file was at some time: somebody keeps a copy.
+    /// An earlier content of the file: somebody keeps a copy.
     copy: Option<Disk>,
     queue: VecDeque<DiskOperation>,
     busy: bool,
@@ -221,8 +221,8 @@ impl World {
     }
 }
 
-/// Whether these are blocks of which one is not encrypted: then its seal is zeroes. Whatever else is in a cache file is
-/// written in multiples of 4 KiB.
+/// Whether these are blocks of which one is not encrypted: then its seal is zeroes. All other
+/// writes to a cache file are multiples of 4 KiB.
 fn is_plain(data: &[u8]) -> bool {
     !data.len().is_multiple_of(4096)
         && data

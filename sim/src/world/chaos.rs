@@ -1,4 +1,4 @@
-//! What goes wrong, and what operators do about it.
+//! Faults, and what operators do about them.
 
 use super::{Event, MS, State, World};
 use crate::disk::Disk;
@@ -71,7 +71,7 @@ impl World {
         self.after(next, Event::Chaos);
     }
 
-    /// A volume that no host has or wants is given to one.
+    /// Gives a volume to a host if no host has or wants it.
     fn someone_wants(&mut self, volume: usize) {
         if self.hosts.iter().any(|host| host.slots[volume].wanted) {
             return;
@@ -116,12 +116,12 @@ impl World {
             slot.journal = None;
             slot.cache.lose();
             slot.table.lose();
-            // Whoever takes over may be this machine with a new disk, or another one.
+            // This machine with a new disk, or another one, takes over.
             slot.wanted = false;
         }
     }
 
-    /// The machine is gone, but its disks are put into another.
+    /// The machine is gone, but its disks go into another.
     fn carry_journal(&mut self, host: usize) {
         let to = self.chaos_rng.index(self.hosts.len());
         if to == host {
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// A link is cut: frames are lost, both ends notice some time later.
+    /// Cuts a link: frames get lost, and both ends notice some time later.
     pub(super) fn cut(&mut self, number: u64) {
         let Some((session, _)) = self.sessions.get_mut(&number) else { return };
         if !session.connected {
@@ -163,7 +163,7 @@ impl World {
         self.after(store, Event::StoreNotices(number));
     }
 
-    /// What the operator does about a host that was refused.
+    /// The operator's reaction to a refused host.
     pub(super) fn operator(&mut self, host: usize, volume: usize) {
         let State::Refused(error) = &self.slot(host, volume).state else { return };
         let error = error.clone();
@@ -203,9 +203,9 @@ impl World {
             AttachError::Diverged { .. }
             | AttachError::WrongVolume(_)
             | AttachError::Fenced { .. } => {
-                // The journal is moved away for salvage.
+                // The operator moves the journal away for salvage.
                 self.stop_slot(host, volume);
-                // The table of versions stays, and is behind what only the journal knew to be committed.
+                // The version table stays. It lacks commits that only the journal knew.
                 let slot = self.slot(host, volume);
                 (slot.journal, slot.table.bereft) = (None, true);
                 self.slot(host, volume).wanted = self.finishing || self.chaos_rng.percent(30);

@@ -22,7 +22,7 @@ pub(super) enum Asked {
     Status,
     Prefetch,
     Watch,
-    /// For which volume, where in it, and what is watched.
+    /// The target volume, the place in it, and the watch.
     Stage(usize, u64, Option<u64>),
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Pending {
     fua: bool,
     /// For reads and status: what they may show at least.
     floors: Vec<u32>,
-    /// What was acknowledged when it was asked: what a flush covers.
+    /// The last acknowledged write at the time of the request, which a flush covers.
     pub(super) cover: Seq,
     issued: Time,
 }
@@ -43,17 +43,17 @@ pub(super) struct Pending {
 pub struct Client {
     pub(super) rng: Rng,
     pending: BTreeMap<u64, Pending>,
-    /// What it watches, or has watched.
+    /// Present and earlier watches.
     pub(super) watches: Vec<Watch>,
     /// Reads in a row.
     walk: Option<Walk>,
-    /// What was recorded of earlier reads.
+    /// The recording of earlier reads.
     trace: Option<Trace>,
-    /// What is pinned, which outlives the process.
+    /// The pins, which outlive the process.
     pub(super) pins: Pins,
     /// Whether the world is ending: no new random requests.
     pub(super) quiet: bool,
-    /// Whether the last requests of the world were made.
+    /// Whether the last requests of the world have gone out.
     pub(super) last_asked: bool,
     awake: bool,
 }
@@ -97,7 +97,7 @@ impl Client {
         self.pending.is_empty()
     }
 
-    /// What is under way, in words.
+    /// The requests under way, in words.
     pub(super) fn waiting(&self) -> String {
         let oldest = self.pending.values().next();
         let oldest =
@@ -218,7 +218,7 @@ impl World {
         walk.next
     }
 
-    /// Now and then an operator records or replays what is read, or changes the limits.
+    /// Now and then an operator records reads, replays a trace, or changes the limits.
     fn trace_or_limit(&mut self, host: usize, volume: usize) {
         let (now, limits) = (self.now, self.plan.volumes[volume].limits);
         let slot = self.slot(host, volume);

@@ -1,4 +1,5 @@
-//! The caches that stores have in front of the objects. What they give out is what the object holds.
+//! The caches that stores have in front of the objects. They return only the content of the
+//! objects.
 
 use super::World;
 use crate::disk::Disk;
@@ -15,10 +16,10 @@ use std::time::Duration;
 
 /// One installation has all stores.
 const INSTALLATION: u128 = 11;
-/// Odds in parts per million that a bit of what is read from the file has flipped.
+/// Odds in parts per million that a read of the file has a flipped bit.
 const FLIPS: u64 = 2000;
 
-/// The cache of a store, and its disk, on which everything is done at once.
+/// The cache of a store, and its disk, which does everything at once.
 pub struct StoreCache {
     disk: Disk,
     geometry: Geometry,
@@ -102,7 +103,8 @@ impl World {
         let object = object.map(|(volume, number)| ObjectId { volume, number });
         let whole = ObjectCache::whole(range);
         let fetched = self.get(key, Some(&whole));
-        // What has been deleted may be there still, and nobody but who does not know yet asks for it.
+        // The cache may still hold a deleted object. Only a store that does not know of the
+        // deletion asks for it.
         let deleted = object.is_some_and(|object| {
             let mut volumes = self.volumes.iter().filter(|volume| volume.id == object.volume);
             volumes.any(|volume| volume.truth.deleted.contains(&object.number))

@@ -1,5 +1,5 @@
-//! Copies within the store: what clients have staged, and the comparison of it with what was
-//! committed. From then on a copy is a write of known content, held to the rules of all writes.
+//! Copies within the store: the stagings of clients, and their comparison with the committed
+//! content. From then on a copy is a write of known content, held to the rules of all writes.
 
 use super::client::{Asked, Pending};
 use super::{State, World};
@@ -14,7 +14,7 @@ use longhaul_core::record;
 use longhaul_core::store::catalog;
 use std::collections::BTreeMap;
 
-/// Pieces kept for each volume to be written.
+/// Staged pieces to keep for writes, for each volume.
 const READY_MAX: usize = 12;
 
 /// A staged object: by offset, which sectors a record is for and what they hold.
@@ -22,7 +22,7 @@ const READY_MAX: usize = 12;
 pub struct Object(BTreeMap<u32, (Range, Vec<Stamp>)>);
 
 impl Object {
-    /// What it holds for `range`, if the record is as `place` says.
+    /// The content for `range`, if the record is as `place` says.
     pub fn at(&self, place: &StagedData, range: Range) -> Option<&[Stamp]> {
         let (record, content) = self.0.get(&place.offset)?;
         if *record != place.record || record.intersect(range) != Some(range) {
@@ -57,13 +57,13 @@ impl Object {
 pub struct Watch {
     number: u64,
     range: Range,
-    /// What was acknowledged when it was asked for: only later writes may break it.
+    /// The last acknowledged write when the watch was requested: only later writes may break it.
     since: Seq,
-    /// What had been asked for when it had begun: later writes must break it.
+    /// The last requested write when the watch had begun: later writes must break it.
     from: Seq,
 }
 
-/// How many sectors of a read show what was made for another sector.
+/// The number of sectors of a read with content made for another sector.
 pub fn copied(volume: usize, lba: u64, pieces: &[ReadPiece]) -> u64 {
     let (mut lba, mut count) = (lba, 0);
     for piece in pieces {
@@ -130,7 +130,7 @@ impl World {
         self.slot(host, volume).client.watches.push(Watch { number, range, since, from });
     }
 
-    /// Whether a write of the branch after number `from`, up to `to`, touches what is watched.
+    /// Whether a write of the branch after number `from`, up to `to`, touches the watched range.
     fn touched(&self, volume: usize, epoch: u64, watched: Range, from: Seq, to: Seq) -> bool {
         self.branches.get(&(volume, epoch)).is_some_and(|branch| {
             let to = (to as usize).min(branch.log.len());
@@ -139,7 +139,7 @@ impl World {
         })
     }
 
-    /// Whether a staging may have failed because what it watches was written.
+    /// Whether a staging may have failed because of a write to its watched range.
     pub(super) fn may_have_changed(
         &mut self,
         host: usize,
@@ -152,13 +152,13 @@ impl World {
         let Some(at) = watches.iter().position(|watch| watch.number == number) else {
             return false;
         };
-        // There is room for so many; the oldest give way.
+        // A volume has room for so many watches; the oldest give way.
         let (watch, gone) = (watches[at].clone(), at + MAX_WATCHES < watches.len());
         self.coverage.staged_changed += 1;
         gone || self.touched(volume, epoch, watch.range, watch.since, Seq::MAX)
     }
 
-    /// What is staged is what was committed at a moment between request and answer.
+    /// A staged range has the committed content of a moment between request and answer.
     pub(super) fn staged(
         &mut self,
         host: usize,
@@ -204,12 +204,12 @@ impl World {
         while ready.len() > READY_MAX {
             ready.pop_front();
         }
-        // Later requests of the host may be told of more; this one saw at least what had been
-        // acknowledged, all of it committed.
+        // Later requests of the host may see more. This one saw at least the acknowledged writes,
+        // all of them committed.
         self.check_prefix(volume, pending.range, (pending.cover, 0), &found)
     }
 
-    /// A client writes some of what has been staged for its volume, whoever had it staged.
+    /// A client writes some of the staged ranges for its volume, whichever client staged them.
     pub(super) fn ask_write_staged(&mut self, host: usize, volume: usize, fua: bool) {
         let epoch = self.hosts[host].slots[volume].epoch;
         if self.plan.volumes[volume].encrypted {

@@ -1,5 +1,6 @@
-//! Damage that stores tell hosts of although there is none: whatever they are told, and whenever, what hosts write back
-//! changes nothing. From then on it is a write of known content, held to the rules of all writes.
+//! Damage that stores report to hosts although there is none. The writes of hosts change nothing,
+//! whatever the report, and whenever it comes. From then on such a write is one of known content,
+//! held to the rules of all writes.
 
 use super::{Event, MS, State, World};
 use crate::model::OpId;
@@ -9,7 +10,8 @@ use longhaul_core::store::catalog;
 use longhaul_core::wire::link::ToHost;
 
 impl World {
-    /// Some host is told of some ranges: by a store that finds an object damaged, or by one that is out of touch.
+    /// Some host gets a report of some ranges: from a store that finds a damaged object, or from
+    /// one that is out of touch.
     pub(super) fn tell_damage(&mut self) {
         if self.finishing {
             return;
@@ -46,7 +48,8 @@ impl World {
         self.take_down(session, ToHost::Damaged { volume, epoch, ranges }.into());
     }
 
-    /// A host has written what the volume held by then: what it had in its cache, or encrypted anew. Whether that is zeroes.
+    /// A host has written what the volume held by then: what it had in its cache, or encrypted
+    /// anew. Whether that is zeroes.
     pub(super) fn written_back(
         &mut self,
         host: usize,

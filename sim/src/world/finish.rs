@@ -1,5 +1,5 @@
-//! The end of a world: faults stop, every volume gets one host, everything drains, and what the
-//! store then holds is compared with what was asked for, by readers that share nothing with the
+//! The end of a world: faults stop, every volume gets one host, and everything drains. Then readers
+//! compare the store's content with the requested writes. These readers share nothing with the
 //! processes that ran.
 
 use super::observe::shown;
@@ -16,7 +16,7 @@ use longhaul_core::wire::link::{Lane, MAX_READ_SECTORS, ToStore};
 
 /// How long the end may take.
 const PATIENCE: u64 = 400_000 * MS;
-/// After this long without success a journal that the disk had damaged is given up.
+/// After this long without success the operator gives up a journal that the disk had damaged.
 const DAMAGED_PATIENCE: u64 = 30_000 * MS;
 
 /// How far a volume is.
@@ -161,8 +161,8 @@ impl World {
         let Some(branch) = self.branches.get(&(volume, epoch)) else {
             return Err(format!("nobody serves epoch {epoch}"));
         };
-        // A later epoch may have begun on a request that was on its way all the time; it has written
-        // nothing then.
+        // A later epoch may have begun on a request that was on its way all the time; it has
+        // written nothing then.
         if truth.epoch < epoch || truth.log != branch.log {
             return Err(format!(
                 "host {owner} says that it is drained; {} writes were asked for in epoch {epoch}, {} are committed in \
@@ -181,7 +181,7 @@ impl World {
         if let Some(difference) = difference(&truth.image, &reopened) {
             return Err(format!("a store that opens the volume afresh: {difference}"));
         }
-        // Who lists volumes without opening them sees at least what was acknowledged.
+        // A list of volumes that opens none of them shows at least the acknowledged sizes.
         let noted = self.objects.list(&catalog::size_prefix(self.volumes[volume].id));
         let noted = noted.last().map(|(key, _)| &self.objects.map[key]);
         let sizes = self.volumes[volume].truth.sizes.values();

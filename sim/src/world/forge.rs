@@ -1,6 +1,6 @@
-//! A party with a key of its own that speaks for hosts. It knows what they know: volumes, epochs, identities, numbers; all
-//! but their key. Whatever it says must change nothing of what a store holds and knows, answer nothing in the name of
-//! an epoch, and be no reason to fence anybody.
+//! A party with a key of its own that speaks for hosts. It knows everything that they know, except
+//! their key: volumes, epochs, identities, numbers. Its messages must not change the content or the
+//! knowledge of a store. They must answer nothing in the name of an epoch, and fence nobody.
 
 use super::World;
 use crate::note;
@@ -15,7 +15,7 @@ use longhaul_core::wire::link::{
 /// The forger's key.
 const FORGER: KeyId = KeyId([0xff; 32]);
 
-/// What a store holds and knows of a volume, and who has it.
+/// The store's content and knowledge of a volume, and its owner.
 fn known(machine: &Volume) -> impl PartialEq + std::fmt::Debug + use<> {
     let state = machine.state();
     let announced: Vec<Announced> = state.announced.iter_from(0).collect();
@@ -42,7 +42,7 @@ impl World {
         let now = self.now;
         let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
         open.machine.handle_session(SessionId(number), SessionPeer { key, name: String::new() });
-        // What a host had sent before an attach counts as announced once that is decided.
+        // After the decision about an attach, earlier messages of its host count as announced.
         let looked_at = forged && !matches!(frame.message, ToStore::Attach { .. });
         let before = looked_at.then(|| (known(&open.machine), format!("{:?}", frame.message)));
         open.machine.handle_message(now, SessionId(number), lane, frame);
@@ -66,7 +66,7 @@ impl World {
         if !self.stores[store].up || self.stores[store].stopping {
             return;
         }
-        // Nothing needs a key in an epoch that is nobody's, and nothing can be done in it.
+        // An epoch of nobody needs no key, and nothing can happen in it.
         let truth = &self.volumes[volume].truth;
         let Some(begun) = truth.history.last().filter(|begun| begun.host != HostId(0)) else {
             return;
@@ -141,7 +141,7 @@ impl World {
         (Lane::Control, message.into())
     }
 
-    /// What a forger is told.
+    /// Checks the messages to a forger.
     pub(super) fn check_forger(&mut self, frame: &Frame<ToHost>) -> Result<(), String> {
         match &frame.message {
             ToHost::Attached { result: Err(_), .. } => {
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// Whom a store does not let have a volume.
+    /// Checks to whom a store refuses a volume.
     pub(super) fn check_owner(
         &self,
         store: usize,

@@ -20,7 +20,7 @@ pub struct Journal {
     pub(super) disk: Disk,
     /// The writes of the attachment that used it last.
     pub(super) view: Vec<OpId>,
-    /// Everything up to here was promised to survive.
+    /// All writes up to here were promised to survive.
     pub(super) flushed: Seq,
     /// Logical positions seen, to notice that the ring came round.
     pub(super) written_bytes: u64,
@@ -31,7 +31,7 @@ pub struct Attaching {
     pub(super) recovered: Option<Recovered>,
     pub(super) state: Option<JournalState>,
     pub(super) request: u64,
-    /// An epoch that was granted, and the request that asks what has changed before it.
+    /// A granted epoch, and the request for the changes before it.
     pub(super) granted: Option<(Attached, u64)>,
 }
 
@@ -49,16 +49,16 @@ impl World {
         Geometry { file_bytes: plan.file_bytes, files: plan.files }
     }
 
-    /// What hosts of a volume do to data. The salt is the same in all attachments, so what keeps
-    /// nonces of records apart here is that epochs are; those of caches come again.
+    /// The compression and encryption of a volume's hosts. The salt is the same in all attachments.
+    /// So the epochs keep the nonces of records apart here. Those of caches come again.
     pub(super) fn packing(&self, volume: usize) -> Packing {
         let plan = self.plan.volumes[volume];
         let keys = keys(volume, KEYS_MAX).filter(|_| plan.encrypted);
         Packing { compression: plan.compression, keys }
     }
 
-    /// The same for who begins an epoch. Of some volumes every other one has a new key, under which everything is to be
-    /// brought.
+    /// The same for the beginning of an epoch. For some volumes every other epoch has a new key,
+    /// and all content has to come under it.
     pub(super) fn packing_in(&self, volume: usize, epoch: Epoch) -> Packing {
         let plan = self.plan.volumes[volume];
         let mut packing = self.packing(volume);
@@ -233,7 +233,7 @@ impl World {
         self.after(delay, Event::StartHost(host, incarnation));
     }
 
-    /// A host is told to stop.
+    /// Asks a host to stop.
     pub(super) fn stop_host(&mut self, host: usize) {
         if !self.hosts[host].up {
             return;
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// A host that does not get done with stopping is killed.
+    /// Kills a host that does not finish stopping.
     pub(super) fn host_deadline(&mut self, host: usize) {
         if !self.finishing {
             self.crash_host(host, false);
@@ -497,7 +497,7 @@ impl World {
     pub(super) fn pump_host(&mut self, host: usize, volume: usize) {
         loop {
             let Some(machine) = self.slot(host, volume).machine() else { return };
-            // First, since one of them may say that numbers were taken.
+            // Take the events first: one of them may report taken numbers.
             if let Some(event) = machine.poll_event() {
                 self.host_event(host, volume, &event);
             } else if let Some((number, result)) = machine.poll_reply() {
@@ -611,7 +611,7 @@ impl World {
             host::Event::CacheFailed { .. } => self.coverage.cache_failures += 1,
             host::Event::CacheReady { found_bytes, dropped_bytes, dropped_all } => {
                 let mut begun = self.volumes[volume].truth.history.iter();
-                // What segments said that have been collected is not known any more.
+                // Nobody knows which ranges the deleted segments changed.
                 let told_nothing = begun.any(|begun| begun.host.0 == 0)
                     || !self.volumes[volume].truth.deleted.is_empty();
                 self.coverage.caches_dropped += u64::from(*dropped_all);
@@ -692,7 +692,7 @@ impl World {
 
 impl World {
     /// Longest data record of a volume's host, in sectors, as `docs/formats.md` gives it: half of a
-    /// frame, which is at most half of a journal file or a quarter of the memory for writes.
+    /// frame. A frame is at most half of a journal file or a quarter of the memory for writes.
     pub(super) fn record_sectors(&self, volume: usize) -> u64 {
         const PAGE: u64 = 4096;
         let plan = self.plan.volumes[volume];

@@ -1,8 +1,8 @@
-//! Lone requests: in most sessions what travels in the read lane goes through the machines of
-//! `longhaul_core::link`, in datagrams that get lost, come twice and overtake each other.
+//! The datagram client and server of `longhaul_core::link`. Most sessions send their read lane
+//! through them, in datagrams that get lost, come twice and overtake each other.
 //!
-//! Nothing is checked here: an answer that is another request's, or put together from two, is wrong
-//! data to whoever reads, and a request that is never answered holds up the end.
+//! This module checks nothing. An answer to another request, or one put together from two, is wrong
+//! data for the reader. A request without an answer holds up the end.
 
 use super::{Event, World};
 use crate::link::{Direction, Session, encode};
@@ -15,7 +15,7 @@ use longhaul_core::wire::link::{Frame, Lane, ToHost, ToStore};
 const DATAGRAM_BYTES: usize = 700;
 
 impl World {
-    /// A session that can carry lone requests now.
+    /// A session that can carry datagrams now.
     fn lone_session(&mut self, number: u64) -> Option<&mut Session> {
         let (session, _) = self.sessions.get_mut(&number)?;
         (session.lone.is_some() && session.connected).then_some(session)
@@ -67,7 +67,8 @@ impl World {
         let there =
             process.up && process.incarnation == session.store_incarnation && session.store_open;
         let full = process.open.get(&volume).is_some_and(|open| !open.machine.wants_input());
-        // What the store does not take is lost, as with a receive buffer that is full.
+        // If the store does not take a datagram, the datagram is lost, as with a full receive
+        // buffer.
         let Some(lone) = session.lone.as_mut().filter(|_| there && !full) else { return };
         let Some(frame) = lone.answerer.handle_datagram(bytes, DATAGRAM_BYTES) else { return };
         self.take_up(number, store, Lane::Read, frame);

@@ -1,7 +1,8 @@
-//! The objects that a volume's map is made of, as an independent reader sees them: sector by sector.
+//! The objects of a volume's map, as an independent reader sees them: sector by sector.
 //!
-//! A root names only what is there, and says of every sector what the segments up to its own say. What the
-//! newest root names is never deleted, nor what the one before it needs, segments that have to be replayed among it.
+//! A root names only existing objects. For every sector it agrees with the segments up to its own.
+//! No store ever deletes objects that the newest root names, or that the one before it needs. These
+//! include segments to replay.
 
 use super::World;
 use super::announced::still;
@@ -24,7 +25,7 @@ use longhaul_core::store::segment::{Segment, SegmentKind};
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What segments say of the map.
+/// The content of the map, by the segments.
 #[derive(Debug, Default)]
 pub struct Said {
     /// For each segment, in order.
@@ -111,7 +112,7 @@ impl World {
                 if whole { Ok(()) } else { Err(format!("bundle {key} is not what its name says")) }
             }));
         } else if catalog::parse_pin_key(&catalog::pin_prefix(id), key).is_some() {
-            // What it says is looked at when a root names it.
+            // The check of its content comes when a root names it.
         } else {
             return false;
         }
@@ -130,8 +131,8 @@ impl World {
         if (generation, state.number) != (name.generation, name.segment) {
             return Err("it is not what its name says".to_owned());
         }
-        // Nobody reads it any more when there is a newer one: what it names may be gone. It is of a store
-        // that was overtaken, or a put that was thought lost brings back what had been deleted.
+        // If there is a newer one, nobody reads this root any more, and its objects may be gone. An
+        // overtaken store put it, or a late put brings back a deleted root.
         if self.newest_root(volume).is_some_and(|newest| newest > name) {
             self.coverage.roots_outdated += 1;
             return Ok(());
@@ -160,7 +161,7 @@ impl World {
         Ok(())
     }
 
-    /// What these levels say is what the segments up to that state's say.
+    /// Checks that these levels agree with the segments up to that state.
     pub(super) fn check_map(
         &mut self,
         volume: usize,
@@ -185,7 +186,7 @@ impl World {
         Ok(map)
     }
 
-    /// What fragments say, sector by sector.
+    /// The content of fragments, sector by sector.
     fn painted(&self, levels: &Levels) -> Result<Vec<Option<Place>>, String> {
         let mut map = Vec::new();
         self.entries(levels, |entry| paint(&mut map, entry.range, entry.place))?;
@@ -217,7 +218,7 @@ impl World {
         Ok(())
     }
 
-    /// What the second map of a root says.
+    /// The content of the second map of a root.
     fn moves(&self, volume: usize, levels: &Levels) -> Result<BTreeMap<u64, Bundle>, String> {
         let id = self.volumes[volume].id;
         let mut moves = BTreeMap::new();
@@ -232,7 +233,7 @@ impl World {
         Ok(moves)
     }
 
-    /// What a map says that the volume holds, read from where it says.
+    /// The content of the volume by a map, read from the objects that it names.
     pub(super) fn image(
         &self,
         volume: usize,
@@ -287,7 +288,7 @@ impl World {
         Ok(image)
     }
 
-    /// What the newest root says that the volume holds, and its segment.
+    /// The content of the volume by the newest root, and its segment.
     pub(super) fn image_of_root(&self, volume: usize) -> Result<Option<(Image, u64)>, String> {
         let Some(name) = self.newest_root(volume) else { return Ok(None) };
         let root = self.root(volume, &catalog::root_key(self.volumes[volume].id, name))?;
@@ -318,12 +319,13 @@ impl World {
         Ok(needed)
     }
 
-    /// Whether an object with data may go: none of the last two roots needs it, for its data or to be replayed.
+    /// Whether a store may delete an object with data: none of the last two roots needs it, for its
+    /// data or for a replay.
     fn may_delete_data(&mut self, volume: usize, key: &str) -> Result<(), String> {
         let id = self.volumes[volume].id;
         let roots = self.volumes[volume].truth.roots.clone();
         let newest = *roots.last().ok_or("there is no root")?;
-        // What another generation kept is not kept any more.
+        // A root of another generation keeps nothing any more.
         for &name in roots.iter().filter(|name| name.generation == newest.generation) {
             let what = catalog::root_key(id, name);
             if !self.volumes[volume].truth.needed.contains_key(&name) {
@@ -354,7 +356,7 @@ impl World {
         catalog::parse_root_key(&prefix, &key)
     }
 
-    /// An object is about to be deleted.
+    /// A store is about to delete an object.
     pub(super) fn object_deleted(&mut self, volume: usize, key: &str) {
         if !self.objects.map.contains_key(key) {
             return;

@@ -1,9 +1,9 @@
 //! A world: hosts, stores, disks, links and objects around the production state machines, driven by
 //! one queue of events in virtual time.
 //!
-//! Promises: the same seed gives the same events; whatever the machines do is compared with the
-//! model at once, and the first violation of the contract ends the world. It knows the machines only
-//! by the interface that the shell uses.
+//! Promises: the same seed gives the same events. The world compares each result of the machines
+//! with the model at once, and the first violation of the contract ends it. It knows the machines
+//! only by the interface that the shell uses.
 
 mod announced;
 mod attach;
@@ -51,19 +51,19 @@ const MS: u64 = 1_000_000;
 #[derive(Debug)]
 enum Event {
     Client(At),
-    /// The write or sync at the front of the slot's disk queue is done.
+    /// The write or sync at the front of the slot's disk queue has ended.
     DiskDone(At),
-    /// A read of the journal is done: id, file, offset, bytes.
+    /// A read of the journal has ended: id, file, offset, bytes.
     DiskRead(At, u64, u32, u64, usize),
-    /// The write or sync at the front of the cache's queue is done.
+    /// The write or sync at the front of the cache's queue has ended.
     CacheDone(At),
-    /// The write or sync at the front of the queue of the table of versions is done.
+    /// The write or sync at the front of the queue of the version table has ended.
     TableDone(At),
-    /// A read of that table is done: id, file, offset, bytes.
+    /// A read of that table has ended: id, file, offset, bytes.
     TableRead(At, u64, u32, u64, usize),
-    /// A read of the cache is done: id, offset, bytes.
+    /// A read of the cache has ended: id, offset, bytes.
     CacheRead(At, u64, u64, usize),
-    /// The process lets go of a volume that it was fenced from, or starts it again.
+    /// The process drops a volume after a fence, or starts it again.
     LetGo(At),
     HostTimer(At),
     Connect(At),
@@ -72,7 +72,7 @@ enum Event {
     Operator(At),
     Deliver(u64, Direction, Lane),
     Datagram(u64, Direction, Bytes),
-    /// When the machine wanted to be called.
+    /// A timer of the machine for datagrams.
     LoneTimer(u64, Time),
     HostNotices(u64),
     StoreNotices(u64),
@@ -86,7 +86,7 @@ enum Event {
     Chaos,
     Observe,
     Snap,
-    /// Something happens at the second place.
+    /// An event on the replica.
     Second,
     Repeat(usize, u64),
     Audit,
@@ -94,12 +94,12 @@ enum Event {
     Forge,
     /// A volume may go to another host and back.
     Relay,
-    /// A host is told of damage.
+    /// A host gets a report of damage.
     Tell,
     Finish,
 }
 
-/// A slot: host and volume index, and the generation it was meant for.
+/// A slot: host and volume index, and the generation that the event is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct At {
     host: usize,
@@ -133,7 +133,7 @@ impl Ord for Scheduled {
     }
 }
 
-/// What a host's process does about a volume.
+/// The state of a volume in a host's process.
 enum State {
     /// Nothing.
     Down,
@@ -145,20 +145,20 @@ enum State {
     Refused(AttachError),
 }
 
-/// The configuration that a slot's journal file or process does not outlive is in [`State`]; this
-/// is a volume at a host, with its state directory.
+/// A volume at a host, with its state directory. Parts that end with a slot's journal file or
+/// process are in [`State`].
 struct Slot {
     /// The state directory's journal, if there is one.
     journal: Option<host::Journal>,
     /// Its read cache, which may outlive or precede the journal.
     cache: cache::Cache,
-    /// Its table of versions, which outlives the journal.
+    /// Its version table, which outlives the journal.
     table: versions::Table,
     /// Ranges of reads under way, where the answers may be lies.
     asked: BTreeMap<u64, Range>,
     /// Whether the host is to have the volume attached.
     wanted: bool,
-    /// Whether its operator has said that it is to be taken from whoever has it.
+    /// Whether its operator allows it to take the volume from another host.
     take_over: bool,
     generation: u64,
     state: State,
@@ -166,7 +166,7 @@ struct Slot {
     session: Option<u64>,
     /// Since when the machine takes its link for usable.
     up_since: Option<Time>,
-    /// What was read ahead, as far as it was counted.
+    /// The counted part of the read-ahead.
     ahead: [u64; 3],
     connecting: bool,
     timer: Option<Time>,
@@ -197,13 +197,13 @@ struct Volume {
     spec: longhaul_core::store::VolumeSpec,
     truth: truth::Truth,
     finish: finish::Stage,
-    /// What whoever has the keys stated last.
+    /// The last statement of a holder of the keys.
     statement: Option<longhaul_core::host::versions::Statement>,
     /// Pieces staged for it that any host may write: the newest.
     ready: VecDeque<StagedPiece>,
 }
 
-/// What a session's host has told the store since the session was established.
+/// The messages of a session's host to the store since the beginning of the session.
 #[derive(Default)]
 struct Told {
     announced: Vec<Announced>,
@@ -244,13 +244,13 @@ pub struct World {
     sessions: BTreeMap<u64, (Session, Told)>,
     branches: BTreeMap<(usize, Epoch), Branch>,
     objects: Objects,
-    /// A second place for all objects, if there is one.
+    /// The replica of all objects, if there is one.
     second: Option<second::Second>,
     /// Engines of snapshots.
     readers: Vec<snapshots::Reader>,
-    /// What was asked about snapshots, by request.
+    /// Open questions about snapshots, by request.
     questions: Vec<snapshots::Question>,
-    /// Roots of snapshots that were compared with the segments.
+    /// Roots of snapshots, after their comparison with the segments.
     verified_pins: BTreeMap<String, Vec<Option<Place>>>,
     /// By store.
     copies: Vec<Option<copies::StoreCache>>,
@@ -261,7 +261,7 @@ pub struct World {
     violation: Option<String>,
 }
 
-/// What became of a world.
+/// The end of a world.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The first violation of the contract.
@@ -276,7 +276,7 @@ pub struct Outcome {
     pub time: Time,
 }
 
-/// Runs the world of a seed until everything is verified or something is wrong.
+/// Runs the world of a seed until the final check has passed or something is wrong.
 #[must_use]
 pub fn run(seed: u64, mode: Mode, step_limit: u64) -> Outcome {
     let mut world = World::new(seed, mode);
@@ -500,7 +500,7 @@ impl World {
         self.queue.push(Reverse(Scheduled { time: time.max(self.now), order: self.order, event }));
     }
 
-    /// Ends the world: the contract is broken.
+    /// Ends the world because of a violation of the contract.
     fn fail(&mut self, reason: String) {
         note!(self, "VIOLATION {reason}");
         self.violation.get_or_insert(reason);

@@ -19,7 +19,7 @@ pub struct Pending {
     /// Where, and for whom unless it is an engine.
     site: Site,
     repeats: bool,
-    /// What had been done when it began.
+    /// The operations that had ended when it began.
     began: Option<Moment>,
     operation: ObjectOperation,
     fate: Fate,

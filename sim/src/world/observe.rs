@@ -1,8 +1,9 @@
-//! Observers: they attach nothing and ask any store, also one that another has overtaken, what a
-//! volume holds and what is lost.
+//! Observers: they attach nothing. They ask any store, even one that another has overtaken, for the
+//! content of a volume and for losses.
 //!
-//! What they are told has to be so: a read shows a prefix of what is committed, cut at a batch
-//! boundary, and no older than what the store knew; what is lost is said of the log as it is.
+//! The answers have to be true. A read shows a prefix of the committed writes, cut at a batch
+//! boundary, and no older than the store's knowledge. An answer about losses is about the log as it
+//! is.
 
 use super::announced::covered;
 use super::truth::Restored;
@@ -17,12 +18,12 @@ use longhaul_core::wire::link::{
     VolumeReply, decode_data,
 };
 
-/// A question that has not been answered.
+/// A question without an answer.
 #[derive(Clone, Copy, Debug)]
 pub enum Asked {
-    /// What is lost, when the log had so many segments.
+    /// The losses, when the log had so many segments.
     Lost { segments: u64 },
-    /// That the volume become larger, when it had been acknowledged to have `due` sectors.
+    /// A larger size, when the acknowledged size was `due` sectors.
     Resize { due: u64, sectors: u64, segments: u64 },
     /// That it become smaller, when the log had so many segments.
     Shrink { sectors: u64, segments: u64 },
@@ -32,7 +33,7 @@ pub enum Asked {
     Read { range: Range, committed: Seq, segments: u64 },
 }
 
-/// What each sector of the answer to a read holds.
+/// The origin of each sector in the answer to a read.
 pub(super) fn shown(
     range: Range,
     frame: &Frame<ToHost>,
@@ -83,7 +84,7 @@ impl World {
         if self.observer_rng.percent(self.plan.resize) {
             return self.resize(store, volume);
         }
-        // What this store knows of may be less than there is.
+        // This store may know less than there is.
         let open = self.stores[store].open.get(&volume);
         let created = self.volumes[volume].spec.created_sectors;
         let sectors = open.and_then(|open| open.machine.sectors()).unwrap_or(created);
@@ -110,7 +111,7 @@ impl World {
         let small = self.observer_rng.percent(70);
         let sectors = if small { grown.min(plan.most_sectors) } else { blocks * plan.block };
         let name = self.volumes[volume].name.clone();
-        // What it was created with stays: clients of the other hosts know no less.
+        // Never below the size at the creation: clients of the other hosts know no less.
         let shrink = self.observer_rng.percent(25) && sectors >= plan.sectors;
         let operation = match shrink {
             true => {
@@ -125,7 +126,7 @@ impl World {
         self.hand_over_frame(number, store, volume, Lane::Control, message.into());
     }
 
-    /// Remembers a question whose answer depends on when it was asked.
+    /// Remembers a question whose answer depends on its time.
     pub(super) fn asked(&mut self, number: u64, store: usize, volume: usize, message: &ToStore) {
         let segments = self.volumes[volume].truth.segments;
         let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
@@ -156,7 +157,7 @@ impl World {
             u64::from(info.is_some_and(|info| info.segments < segments));
     }
 
-    /// The answer to a question that was remembered.
+    /// Checks the answer to a remembered question.
     pub(super) fn check_answer(
         &mut self,
         store: usize,
@@ -188,8 +189,8 @@ impl World {
                         info.segments
                     ));
                 }
-                // Another store may go on while the answer is made; once this one has read that its
-                // holder's epoch is over, what that holder announced is history.
+                // Another store may go on during the answer. Once this one has read that the epoch
+                // of its holder is over, the announcements of that holder are history.
                 if info.segments != truth.segments || info.epoch != open.known_epoch {
                     return Ok(());
                 }
@@ -236,7 +237,8 @@ impl World {
                 Asked::Shrink { sectors, segments },
                 ToHost::Volume { result: Ok(VolumeReply::Volume(info)), .. },
             ) => {
-                // By this request or an earlier one that was repeated; somebody may have made it larger again.
+                // By this request or by an earlier, repeated one. Another client may have made it
+                // larger again.
                 let sizes = || truth.sizes.iter().rev();
                 let had = |(number, size): (&u64, &u64)| *number > segments && *size == sectors;
                 let before = sizes().find(|(number, _)| **number <= segments);
@@ -279,7 +281,7 @@ impl World {
                 let result = result.clone();
                 self.snapshot_answered(number, &result)
             }
-            // Made smaller since this store was looked at.
+            // The size shrank after the look at this store.
             (Asked::Read { range, .. }, ToHost::Data { result: Err(ReadError::Invalid), .. })
                 if truth
                     .restored
@@ -300,8 +302,8 @@ impl World {
         }
     }
 
-    /// Whether `range` showed this after some segment, none before `committed`, nor before the volume was rolled back by
-    /// one of that many segments.
+    /// Whether `range` had this content after some segment. The segment may not come before
+    /// `committed`, nor before a rollback by one of that many segments.
     pub(super) fn check_prefix(
         &self,
         volume: usize,

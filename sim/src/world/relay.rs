@@ -1,11 +1,11 @@
-//! A keyed volume goes from a host that dies to another one and back. What the first one had committed, and no
-//! checkpoint of its table has, is still in its journal then, and others' writes have come after it.
+//! A keyed volume goes from a host that dies to another one and back. The first host's journal
+//! still holds commits that no checkpoint of its table has. Others have written after them.
 
 use super::{Event, MS, State, World};
 use crate::note;
 use longhaul_core::block::Seq;
 
-/// Looks after which a relay that does not get on is given up.
+/// Looks after which the world gives up a relay without progress.
 const LOOKS: u64 = 150;
 
 /// Two hosts and the volume that they share.
@@ -17,7 +17,7 @@ pub(super) struct Relay {
     looks: u64,
 }
 
-/// What a relay waits for.
+/// The next event that a relay waits for.
 #[derive(Clone, Copy)]
 enum Leg {
     /// That the store has all that the first host wrote.

@@ -1,8 +1,8 @@
-//! A second place for the objects: what is there has been at home, at any moment, and holds all that was promised to be at
-//! both.
+//! A replica of the objects. Its state equals an earlier state of home, at any moment. It holds
+//! everything that was promised to be at both places.
 //!
-//! Every store process repeats there what it does, and forgets what it had still to do when it dies. Both places fail on their
-//! own.
+//! Every store process repeats its operations there, and forgets the unfinished ones when it dies.
+//! Both places fail on their own.
 
 use super::{Event, MS, World};
 use crate::model::{Image, difference};
@@ -20,14 +20,14 @@ use longhaul_core::wire::link::{Lane, MAX_READ_SECTORS, ToStore};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The second place of a world.
+/// The replica of a world.
 pub struct Second {
     pub(super) plan: ReplicaPlan,
     pub(super) objects: Objects,
     rng: Rng,
-    /// Of each volume, the last number that was promised to be at both places.
+    /// For each volume, the last number that was promised to be at both places.
     pub(super) promised: BTreeMap<usize, Seq>,
-    /// How many segments each volume had when everything was looked through at the end.
+    /// The number of segments of each volume at the final look.
     looked: Option<Vec<u64>>,
     /// Of each volume, its sectors and what was in them after each segment.
     pub(super) images: Vec<BTreeMap<u64, (u64, Image)>>,
@@ -37,11 +37,12 @@ pub struct Second {
 pub struct Repeater {
     pub(super) machine: Replica,
     timer: Option<Time>,
-    /// What engines are told when it is done at both places: number to volume, engine, operation and outcome.
+    /// Answers for engines after the operation at both places, by number. Each has volume, engine,
+    /// operation and outcome.
     waiting: BTreeMap<u64, Answer>,
 }
 
-/// What an engine is to be told.
+/// An answer for an engine.
 pub struct Answer {
     pub(super) volume: usize,
     pub(super) incarnation: (u64, u64),
@@ -117,7 +118,8 @@ impl World {
         answer
     }
 
-    /// An engine wants an object deleted: that happens when it may. False if nobody else has to be asked.
+    /// An engine wants to delete an object: that happens when it may. False if nothing else has to
+    /// agree.
     pub(super) fn delete_later(&mut self, store: usize, key: &str) -> bool {
         let now = self.now;
         let Some(repeater) = &mut self.stores[store].repeater else { return false };
@@ -217,7 +219,8 @@ impl World {
         }
     }
 
-    /// Something goes wrong there, or home is lost this very moment: would what is there do?
+    /// Something goes wrong on the replica, or home is lost this very moment. Checks that the
+    /// replica is usable.
     pub(super) fn look_at_second(&mut self) {
         if self.finishing {
             return;
@@ -244,7 +247,7 @@ impl World {
         }
     }
 
-    /// Whether everything is there that is at home, at the end; and it can be used.
+    /// Whether the replica has everything that home has, at the end, and is usable.
     pub(super) fn second_is_done(&mut self) -> bool {
         if self.second.is_none() {
             return true;
@@ -255,7 +258,7 @@ impl World {
         if !self.stores.iter().all(idle) {
             return false;
         }
-        // What took effect when nobody waited for it any more, or only just, is found by who starts next.
+        // If an operation took effect when nobody waited for it any more, the next start finds it.
         let segments: Vec<u64> = self.volumes.iter().map(|volume| volume.truth.segments).collect();
         if let Some(second) = &mut self.second
             && second.looked.replace(segments.clone()) != Some(segments)
@@ -278,7 +281,7 @@ impl World {
         let spec = self.volumes[volume].spec.clone();
         let mut packer = self.packer(volume);
         let Some(second) = &mut self.second else { return Ok(()) };
-        // Who opens it there writes, too; what that comes to is forgotten.
+        // A store that opens it there also writes. The world forgets these writes.
         let (map, id) = (&mut second.objects.map.clone(), spec.id);
         let mut now = self.now;
         let mut machine = store::Volume::open(now, spec, second.rng.wide(), config);
@@ -331,7 +334,7 @@ impl World {
         }
     }
 
-    /// A segment has been written at home: what the volume is then.
+    /// Home has a new segment: remembers the content of the volume at this moment.
     pub(super) fn remember_image(&mut self, volume: usize) {
         let truth = &self.volumes[volume].truth;
         if let Some(second) = &mut self.second {

@@ -1,7 +1,7 @@
 //! Snapshots: taken, deleted and read at any time, whatever goes wrong.
 //!
-//! A snapshot never changes until it is deleted; one that was confirmed is there; what its host had acknowledged
-//! when it was asked is in it; and when all is quiet nothing is left that no root names.
+//! A snapshot never changes until its deletion. A confirmed snapshot exists. It has all writes that
+//! its host had acknowledged at the barrier. At the end, only objects that a root names are left.
 
 use super::truth::Restored;
 use super::{Event, World};
@@ -22,10 +22,10 @@ use longhaul_core::wire::link::{
 };
 use std::collections::BTreeMap;
 
-/// Snapshots of a volume that are not deleted, at most, before one is.
+/// Most existing snapshots of a volume. Beyond that the world deletes one.
 const SNAPSHOTS_MAX: usize = 8;
 
-/// A snapshot that was taken.
+/// A snapshot.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub id: VolumeId,
@@ -50,9 +50,9 @@ pub struct Question {
     store: usize,
     volume: usize,
     operation: SnapshotOperation,
-    /// Segments there were when it was asked.
+    /// The number of segments at its request.
     segments: u64,
-    /// What the host had acknowledged when it was asked on behalf of this.
+    /// The acknowledged writes of the host at the barrier for this.
     barrier: Option<Seq>,
     answered: bool,
 }
@@ -302,7 +302,8 @@ impl World {
         }
     }
 
-    /// The newest root names the roots of exactly the snapshots that there were, and these are what the segments say.
+    /// The newest root names the roots of exactly the snapshots that there were, and these are what
+    /// the segments say.
     pub(super) fn check_pins(
         &mut self,
         volume: usize,
@@ -322,7 +323,7 @@ impl World {
         for pin in pins.values() {
             let key = catalog::pin_key(self.volumes[volume].id, *pin);
             if let Some(map) = self.verified_pins.get(&key) {
-                // What is in them may have moved since.
+                // Garbage collection may have moved their content since.
                 if *moves != self.volumes[volume].truth.moves {
                     let image = self.image(volume, map, moves);
                     self.check_taken(volume, pin.segment, image)
@@ -347,7 +348,7 @@ impl World {
         Ok(())
     }
 
-    /// What was read of a snapshot is what it was when it was taken.
+    /// A read of a snapshot returns the content at its creation.
     fn check_taken(
         &self,
         volume: usize,
@@ -447,7 +448,7 @@ impl World {
                 self.coverage.snapshots_gone += 1;
                 return Ok(false);
             }
-            // As a host does that serves the snapshot: what it gets is bound to that identity.
+            // Like a host that serves the snapshot: the content is bound to that identity.
             let of = self.volumes[volume].id;
             let id = match &frame.message {
                 ToHost::Data { volume, .. } => *volume,
@@ -470,7 +471,7 @@ impl World {
         Ok(true)
     }
 
-    /// When all snapshots are deleted and all is quiet, nothing is left but what the last roots name.
+    /// After the deletion of all snapshots, only the objects of the last roots are left.
     pub(super) fn check_space(&mut self, volume: usize) -> Result<(), String> {
         for (segment, taken) in self.volumes[volume].truth.taken.clone() {
             if taken.deleted.is_none() {
@@ -535,7 +536,7 @@ impl World {
         let id = self.volumes[volume].id;
         let mut named = std::collections::BTreeMap::new();
         for (key, _) in self.objects.list(&catalog::root_prefix(id)) {
-            // What an overtaken store put late may name what is gone.
+            // A late root of an overtaken store may name deleted objects.
             if let Ok(found) = self.named_by(volume, &key) {
                 named.extend(found);
             }

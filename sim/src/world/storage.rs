@@ -1,4 +1,5 @@
-//! The disk under a host's journals: what becomes of each operation, and recovery from what is left.
+//! The disk under a host's journals: what becomes of each operation, and recovery from what is
+//! left.
 
 use super::{Event, MS, World};
 use crate::disk::Disk;

@@ -31,31 +31,33 @@ pub struct Process {
     pub(super) repeater: Option<super::second::Repeater>,
 }
 
-/// A volume that a store process has open, and what the model knows it was told.
+/// A volume that a store process has open, and its knowledge by the model.
 pub struct Open {
     pub(super) machine: store::Volume,
     /// Tells it from others of the same process, before and after.
     number: u64,
-    /// It finishes what is under way, then the volume is another store's; what comes for it meanwhile.
+    /// It finishes what is under way, then the volume is another store's; what comes for it
+    /// meanwhile.
     leaving: Option<Vec<(u64, Lane, Frame<ToStore>)>>,
-    /// It was told to stop. One that is opened while its process stops was not.
+    /// It was told to stop. A volume that opens while its process stops was not.
     stopping: bool,
     timer: Option<Time>,
     /// The session that holds the epoch here, and the epoch.
     holder: Option<(u64, Epoch)>,
     /// Announcements delivered here by the holder and not settled since.
     pub(super) known: Vec<Announced>,
-    /// The epoch that it was announced in.
+    /// The epoch of its announcement.
     pub(super) known_epoch: Epoch,
-    /// What was known when each segment was first put, by key.
+    /// The knowledge at the first put of each segment, by key.
     known_at_put: BTreeMap<String, Vec<Announced>>,
     /// The host that was connected then.
     pub(super) holder_at_put: BTreeMap<String, usize>,
-    /// Lanes whose input was put off.
+    /// Lanes whose input waits.
     held: BTreeSet<(u64, Lane)>,
-    /// Attach requests: (session, request) to epoch and last number of the journal, 0 without one, and whether to take over.
+    /// Attach requests: (session, request) to epoch and last number of the journal, 0 without one,
+    /// and whether to take over.
     attaching: BTreeMap<(u64, u64), (Epoch, Seq, bool)>,
-    /// Attach and resume requests: (session, request) to the size that had been acknowledged by then.
+    /// Attach and resume requests: (session, request) to the acknowledged size at that time.
     pub(super) due: BTreeMap<(u64, u64), u64>,
     /// Questions about the state of the log: (session, request).
     pub(super) asked: BTreeMap<(u64, u64), Asked>,
@@ -206,7 +208,8 @@ impl World {
             }
             ToStore::Announce { epoch: said, replace, entries, .. } => {
                 self.coverage.announcements += 1;
-                // One that stops takes nothing any more: the host tells another store when it resumes.
+                // One that stops takes nothing any more: the host tells another store when it
+                // resumes.
                 if open.holder == Some((number, *said)) && *said == epoch && !open.stopping {
                     if *replace {
                         open.known.clear();
@@ -278,7 +281,7 @@ impl World {
                         open.known.clear();
                     }
                     store::Event::Opened { segments, .. } => {
-                        // What the log said while it was being read may be settled by now.
+                        // The log may have settled since its read.
                         let truth = &self.volumes[volume].truth;
                         if segments == truth.segments {
                             open.known.clone_from(&truth.announced);
@@ -348,8 +351,8 @@ impl World {
         (process.incarnation, process.open.get(&volume).map_or(0, |open| open.number))
     }
 
-    /// A volume of a store becomes another one's: in order, because that has asked for it, or without a
-    /// word, because it has not been reached.
+    /// A volume of a store goes to another store. Either it goes in order, because the other one
+    /// has asked for it. Or it goes without a word, because this one is out of reach.
     pub(super) fn hand_over(&mut self, store: usize) {
         let now = self.now;
         let process = &self.stores[store];
@@ -388,7 +391,7 @@ impl World {
         self.part_with(store, volume);
     }
 
-    /// The engine of a volume goes; those who wait for it are told to come again.
+    /// The engine of a volume goes. Its clients have to come again.
     fn part_with(&mut self, store: usize, volume: usize) {
         let now = self.now;
         let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
@@ -401,14 +404,14 @@ impl World {
         }
         let held = self.stores[store].open.remove(&volume).map(|open| open.held);
         self.leave_second(store, volume);
-        // Nothing is put off on its account any more.
+        // It holds up no input any more.
         self.deliver_held(held.unwrap_or_default());
         for (number, lane, frame) in waiting.unwrap_or_default() {
             self.hand_over_frame(number, store, volume, lane, frame);
         }
     }
 
-    /// Delivers what was put off, as soon as the store takes input again.
+    /// Delivers the waiting input, as soon as the store takes input again.
     fn release_held(&mut self, store: usize, volume: usize) {
         let Some(open) = self.stores[store].open.get_mut(&volume) else { return };
         if open.held.is_empty() || !open.machine.wants_input() {
@@ -497,7 +500,7 @@ impl World {
         }
     }
 
-    /// What a store says about commits, attachments and losses has to be so.
+    /// Checks that a store's messages about commits, attachments and losses are true.
     fn check_down(
         &mut self,
         store: usize,
@@ -551,8 +554,8 @@ impl World {
                 }
                 if let Some((journal, last, take_over)) = open.attaching.remove(&(number, *request))
                 {
-                    // The journal of the epoch before is the authority on what was announced in it.
-                    // What counts is what was known when the store decided.
+                    // The journal of the epoch before is the authority on its announcements. The
+                    // knowledge at the time of the store's decision counts.
                     let begun = truth.history.iter().find(|begun| begun.epoch == attached.epoch);
                     let key =
                         begun.map(|begun| catalog::segment_key(attached.volume, begun.segment));
@@ -584,7 +587,7 @@ impl World {
                 }
                 open.holder = Some((number, attached.epoch));
             }
-            // One that is out of touch may not know that it was made smaller since, for nobody.
+            // A store that is out of touch may not know of a shrink since.
             ToHost::Resized { sectors, .. }
                 if truth.sizes.values().all(|size| *size < *sectors) =>
             {
@@ -594,7 +597,7 @@ impl World {
                 ));
             }
             ToHost::Attached { result: Err(AttachError::LossPending { .. }), .. } => {
-                // Somebody must have been asked for a write that this store does not hold.
+                // The store must have asked somebody for a write that it does not hold.
                 let held = open.machine.info().map_or(0, |info| info.committed);
                 let asked = self
                     .branches
@@ -617,7 +620,7 @@ impl World {
         Ok(())
     }
 
-    /// What a store knew when it put a segment.
+    /// The knowledge of a store at the put of a segment.
     pub(super) fn known_at_put(
         &self,
         store: usize,
@@ -716,7 +719,7 @@ impl World {
         self.start_repeating(store);
     }
 
-    /// A store process is told to stop.
+    /// Asks a store process to stop.
     pub(super) fn stop_store(&mut self, store: usize) {
         let now = self.now;
         if !self.stores[store].up || self.stores[store].stopping {

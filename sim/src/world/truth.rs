@@ -1,5 +1,5 @@
-//! The object log as an independent reader sees it: every segment is taken apart in the moment in
-//! which it exists, and compared with what the host of its epoch was asked to write.
+//! The object log as an independent reader sees it. It parses every segment at the moment of its
+//! creation, and compares it with the requests to the host of its epoch.
 
 use super::copy::Object;
 use super::maps::Said;
@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     pub epoch: Epoch,
-    /// Whose it is; 0 for nobody's.
+    /// Its host; 0 for none.
     pub host: HostId,
     /// The last number that it builds on.
     pub base: Seq,
@@ -32,7 +32,7 @@ pub struct Begun {
     pub segment: u64,
 }
 
-/// A volume was rolled back, or made smaller.
+/// A rollback of a volume, or a shrink.
 #[derive(Clone, Debug)]
 pub struct Restored {
     /// The epoch that this began.
@@ -42,12 +42,12 @@ pub struct Restored {
     /// The last number committed then, and how many data segments there were.
     pub seq: Seq,
     pub boundaries: usize,
-    /// The segment that took the snapshot; 0 if it was made smaller.
+    /// The segment of the snapshot; 0 for a shrink.
     pub from: u64,
     pub image: Image,
 }
 
-/// What the objects of a volume say.
+/// The content of a volume's objects.
 #[derive(Debug)]
 pub struct Truth {
     /// Segments there are.
@@ -56,7 +56,7 @@ pub struct Truth {
     pub sectors: u64,
     /// The size that each segment gave it which did.
     pub sizes: BTreeMap<u64, u64>,
-    /// The largest size that a resize was acknowledged with since it was made smaller.
+    /// The largest acknowledged size since the last shrink.
     pub resized: u64,
     header_crc: u32,
     pub epoch: Epoch,
@@ -66,19 +66,19 @@ pub struct Truth {
     /// The last write of each data segment.
     pub boundaries: Vec<Seq>,
     pub image: Image,
-    /// When it was rolled back, in order.
+    /// Its rollbacks, in order.
     pub restored: Vec<Restored>,
-    /// Announcements that were known when the last segment was put, as far as they are certain.
+    /// Certain announcements that were known at the put of the last segment.
     pub announced: Vec<Announced>,
-    /// What they say of the map.
+    /// The content of the map.
     pub said: Said,
-    /// The last two roots that were the newest when they were put.
+    /// The last two roots that were the newest at their put.
     pub roots: Vec<RootName>,
-    /// Segments that have been deleted, since what is left of them has moved.
+    /// Deleted segments, whose remaining content has moved.
     pub deleted: BTreeSet<u64>,
-    /// What had moved by the last of those roots.
+    /// The moves up to the last of those roots.
     pub moves: BTreeMap<u64, Bundle>,
-    /// The objects with data that these roots need, as far as that has been looked at.
+    /// The objects with data that these roots need, as far as the world has looked.
     pub needed: BTreeMap<RootName, BTreeSet<String>>,
     /// Snapshots that were ever taken, by their segments.
     pub taken: BTreeMap<u64, Taken>,
@@ -134,11 +134,11 @@ impl Volume {
     }
 }
 
-/// Applies the records of a segment to an image, trusting nothing but the stamps in the data, and of
-/// staged objects what `staged` says is in the one of that number.
+/// Applies the records of a segment to an image. Trusts only the stamps in the data. For staged
+/// objects, the content comes from `staged`, by their number.
 ///
 /// # Errors
-/// Says what is wrong with which record.
+/// The bad record, and the problem.
 pub fn replay<'a>(
     ops: &Ops,
     image: &mut Image,
@@ -288,7 +288,8 @@ impl World {
             segment.footer.announced.len()
         );
         if truth.deleted.contains(&number) {
-            // Of a store that has been out of touch. It does not count, and must not be taken to.
+            // Its store has been out of touch. It does not count, and no store may take it for
+            // valid.
             self.coverage.segments_again += 1;
             return Ok(());
         }
@@ -322,7 +323,8 @@ impl World {
             let announced = &segment.footer.announced;
             self.check_announced(store, volume, key, announced, header.last, owed)?;
         }
-        // Not the segment's own list, which may be rounded: the next segment need not repeat that.
+        // Do not use the segment's own list, which may be rounded: the next segment need not repeat
+        // that.
         let announced = store
             .filter(|_| !header.kind.begins_epoch())
             .and_then(|store| self.known_at_put(store, volume, key))
@@ -433,7 +435,7 @@ impl World {
         Ok(())
     }
 
-    /// A volume was made smaller: what was cut off is not there any more, whatever size it has later.
+    /// A volume has shrunk: the part beyond its end is gone, whatever size the volume has later.
     fn shrunk(&mut self, volume: usize, segment: &Segment) -> Result<(), String> {
         let header = segment.header;
         let truth = &mut self.volumes[volume].truth;
@@ -483,7 +485,7 @@ impl World {
         }
     }
 
-    /// What is acknowledged and on its way to nowhere has to be announced soon.
+    /// A write that is acknowledged and not on its way to a store has to be announced soon.
     pub(super) fn check_told(&self, host: usize, volume: usize, grace: u64) -> Result<(), String> {
         let slot = &self.hosts[host].slots[volume];
         let Some((_, told)) = slot.session.and_then(|number| self.sessions.get(&number)) else {

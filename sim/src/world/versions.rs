@@ -1,8 +1,9 @@
-//! Tables of versions of keyed volumes, the disk under them, and stores that lie about such volumes.
+//! Version tables of keyed volumes, the disk under them, and stores that lie about such volumes.
 //!
-//! A lie is told on the way to the host: instead of what a store answered, a sector's earlier record, zeroes, or what
-//! another volume has there. No client may ever see it. A store that does not lie must never be taken for one that does:
-//! an error without a lie, and a refused attach without a reason, end the world.
+//! The lie happens on the way to the host. In place of the store's answer comes a sector's earlier
+//! record, zeroes, or content of another volume. No client may ever see it. The host must never
+//! take an honest store for a lying one. So an error without a lie ends the world, and so does a
+//! refused attach without a reason.
 
 use super::{Event, MS, State, World};
 use crate::disk::Disk;
@@ -20,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of each file: more than any volume here needs.
 const FILE_BYTES: u64 = 64 << 10;
-/// Memory for pages, of which the least possible number is kept all the same.
+/// Memory for pages. The table still keeps the least possible number.
 const MEMORY_BYTES: u64 = 1;
 /// Earlier records kept of a sector.
 const EARLIER: usize = 4;
@@ -31,13 +32,14 @@ pub struct Table {
     queue: VecDeque<DiskOperation>,
     busy: bool,
     rng: Rng,
-    /// The journal that went with it is gone, or could not be written any more.
+    /// Its journal is gone, or accepts no more writes.
     pub(super) bereft: bool,
-    /// It does not know everything: of what it does not know, the first version seen is believed, so no lie is told.
+    /// It does not know all versions. The host believes the first one that it sees, so such a table
+    /// gets no lies.
     partial: bool,
 }
 
-/// What lying stores have seen pass by: of a sector of a volume, its records.
+/// The answers that lying stores have seen pass by: for a sector of a volume, its records.
 #[derive(Default)]
 pub struct Liar {
     earlier: BTreeMap<(usize, u64), VecDeque<Option<Bytes>>>,
@@ -100,7 +102,7 @@ impl World {
         (there.disk, there.bereft, there.partial) = (carried, bereft, partial);
     }
 
-    /// A host was granted an epoch of a volume with versions: compares that with what it knows.
+    /// A host got an epoch of a volume with versions. Compares that with its knowledge.
     pub(super) fn judge(
         &mut self,
         host: usize,
@@ -108,7 +110,7 @@ impl World {
         attached: Attached,
         changes: Option<Changes>,
     ) {
-        // Somebody else has attached it since; the store would say so to whatever is asked.
+        // Another host has attached it since. The store would say so in any answer.
         if self.volumes[volume].truth.epoch > attached.epoch {
             return self.gives_up(host, volume);
         }
@@ -198,7 +200,7 @@ impl World {
         }
     }
 
-    /// An attach has come to nothing; perhaps it is tried again.
+    /// An attach has failed. A later one may succeed.
     fn gives_up(&mut self, host: usize, volume: usize) {
         self.stop_slot(host, volume);
         self.slot(host, volume).wanted = false;
@@ -252,7 +254,8 @@ impl World {
     fn next_versions(&mut self, host: usize, volume: usize) {
         let latency = self.plan.disk_latency;
         let at = self.at(host, volume);
-        // The slower the disk is, the longer a journal holds what the table there does not have yet.
+        // The slower the disk is, the longer a journal holds what the table there does not have
+        // yet.
         let slow = if self.plan.relays { 200_000 } else { 5000 };
         let table = &mut self.slot(host, volume).table;
         if table.busy || table.queue.is_empty() {
@@ -317,7 +320,7 @@ impl World {
 
     // --- lies ---
 
-    /// What a host gets in place of an answer: the answer, unless a store lies.
+    /// The answer that a host gets: the true one, unless a store lies.
     pub(super) fn perhaps_lie(
         &mut self,
         (host, volume): (usize, usize),
@@ -372,14 +375,15 @@ impl World {
 }
 
 impl World {
-    /// A host asks for its cache what was written while it was away. A store that lies says: nothing.
+    /// A host asks for its cache which ranges others wrote while it was away. A store that lies
+    /// says: none.
     pub(super) fn perhaps_deny_changes(
         &mut self,
         (host, volume): (usize, usize),
         mut frame: Frame<ToHost>,
     ) -> Frame<ToHost> {
         let liar = self.plan.liar && self.has_versions(volume);
-        // The table of versions asks while it attaches; what it does not know it believes.
+        // The version table asks while it attaches; what it does not know it believes.
         let cache = matches!(self.slot(host, volume).state, State::Running(_));
         if let ToHost::Changed { result: Ok(changes), .. } = &mut frame.message
             && liar
