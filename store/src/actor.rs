@@ -1,9 +1,9 @@
 //! The store service: one actor that owns all sessions and volumes of the process.
 //!
-//! The actor routes. Its children own the state, each a part of it, and none of them knows the
-//! actor: a child takes typed inputs, and says what follows in return values, in queues that the
-//! actor polls, and in completions of its own type ([`event::TaskDone`]). A request passes the
-//! stages of the pipeline ([`handle::pipeline`]) in one order, and every answer leaves through
+//! The actor routes. Each of its children owns a part of the state, and none of them knows the
+//! actor. A child takes typed inputs. Its outputs are return values, queues that the actor polls,
+//! and completions of its own type ([`event::TaskDone`]). A request passes the stages of the
+//! pipeline ([`handle::pipeline`]) in one order, and every answer leaves through
 //! [`sessions::Sessions::send`].
 
 mod completions;
@@ -64,7 +64,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Interval;
 
-/// How often engines are looked for that nobody needs: one goes after one to two of these. A guess:
+/// How often to look for engines that nobody needs: one goes after one to two of these. A guess:
 /// longer than the pause between an operator's commands.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -84,7 +84,7 @@ pub struct StoreActor {
     pub(super) inputs: Inputs,
 }
 
-/// What wakes the actor, besides its listener.
+/// The inputs of the actor, besides its listener.
 pub(super) struct Inputs {
     done: mpsc::UnboundedReceiver<TaskDone>,
     questions: mpsc::Receiver<Question>,
@@ -96,11 +96,11 @@ pub(super) struct Inputs {
     remind: Interval,
 }
 
-/// What a store knows of its volumes when it starts, and where it notes what is done to them.
+/// A store's knowledge of its volumes at the start, and the places to note changes of them.
 pub struct Initial {
     /// All volumes by name.
     pub catalog: Catalog,
-    /// Volumes that are deleted.
+    /// Deleted volumes.
     pub deleted: Vec<VolumeId>,
     /// How long the data of these stays.
     pub delete_grace: Duration,
@@ -108,14 +108,14 @@ pub struct Initial {
     pub audit: Audit,
     /// Known damage.
     pub scrub: Scrub,
-    /// Which certificates are accepted, and what they are good for.
+    /// The accepted certificates and their grants.
     pub issued: Arc<Issued>,
     /// The certificate of this store.
     pub own: Arc<Own>,
 }
 
 impl StoreActor {
-    /// Owns what is given.
+    /// Builds the actor from these parts.
     pub fn new(
         listener: Listener,
         objects: Arc<dyn Objects>,
@@ -171,7 +171,7 @@ impl StoreActor {
         }
     }
 
-    /// Of engines that are opened from now on.
+    /// The configuration of engines that open from now on.
     #[cfg(test)]
     pub(super) fn config(&mut self) -> &mut Config {
         &mut self.engines.config

@@ -20,7 +20,8 @@ pub struct StoreArgs {
         required = true
     )]
     pub data: Option<PathBuf>,
-    /// Address for hosts, over UDP, and over TCP where that does not get through; over TCP for commands and the HTTP API, too.
+    /// Address for hosts, over UDP, and over TCP where that does not get through; over TCP for
+    /// commands and the HTTP API, too.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7777", env = "LONGHAUL_LISTEN")]
     pub listen: SocketAddr,
     /// Address to write into credentials, when hosts reach this store under another one than
@@ -48,8 +49,8 @@ pub struct StoreArgs {
     /// reads when it needs them. From 1MiB.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = units::bytes, env = "LONGHAUL_MAP_MEMORY")]
     pub map_memory: u64,
-    /// Take over data whose stores are gone for good, and their credentials with them: hosts then need
-    /// this store's.
+    /// Take over data whose stores are gone for good, and their credentials with them: hosts then
+    /// need this store's.
     #[arg(long)]
     pub new_ca: bool,
     /// How often the store reads and verifies all objects, in the background; 0 for never. In a

@@ -1,4 +1,4 @@
-//! The audit log: who did what, and what came of it, as a line of JSON for each.
+//! The audit log: the actions of each client and their outcomes, as a line of JSON for each.
 //!
 //! ```text
 //! STATE/audit.jsonl            the newest lines
@@ -6,12 +6,14 @@
 //! STATE/audit.refused.jsonl    who was not let in, or may not do what it asked, and up to audit.refused.4.jsonl
 //! ```
 //!
-//! Each line names the SHA-256 of the line before it, also over the ends of files and over restarts: [`verify`] finds a line
-//! that was removed, moved or edited. Refusals have files of their own, with only so much of each address that has shown no
-//! credential, and of each credential: who is refused cannot have the lines of others deleted.
+//! Each line names the SHA-256 of the line before it, also across files and restarts. So [`verify`]
+//! finds a line that somebody removed, moved or edited. Refusals have files of their own. Each
+//! address without a credential, and each credential, may only fill a part of them. So a refused
+//! client cannot push out the lines of others.
 //!
-//! A thread of its own writes and syncs what there is, several lines at once if they come faster than the disk takes them. Nobody
-//! waits for it: a disk that fails keeps no one from stopping an intruder. Lines that are lost that way are counted in the next one.
+//! A thread of its own writes and syncs the lines. It takes several at once if they come faster
+//! than the disk. Nobody waits for it: a failed disk must not keep an operator from stopping an
+//! intruder. The next line counts the lines that were lost that way.
 
 #[path = "audit/chain.rs"]
 mod chain;
@@ -32,12 +34,12 @@ use std::time::Instant;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Lines that wait to be written, at most.
+/// Most lines that wait for the writer.
 const WAITING: usize = 4096;
-/// Refusals among them, at most: they leave room for what was done.
+/// Most refusals among them. They leave room for the lines of actions.
 const REFUSALS_WAITING: u64 = 512;
 
-/// What happened. Its texts may be anything: they are bounded and escaped where they are written.
+/// An event. Its texts may be anything: the writer bounds and escapes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
     /// On whose behalf; nothing for the installation.
@@ -48,9 +50,9 @@ pub struct Event {
     pub credential: Option<String>,
     /// Where from.
     pub peer: String,
-    /// What was asked for, as in `volume.delete`.
+    /// The requested action, as in `volume.delete`.
     pub action: String,
-    /// What it was about.
+    /// The object of the action.
     pub object: String,
     /// `ok`, or why not.
     pub outcome: String,
@@ -62,7 +64,7 @@ pub fn now() -> String {
 }
 
 fn moment(time: OffsetDateTime) -> String {
-    // To the millisecond and of one length, so that lines can be compared as text.
+    // To the millisecond and of one length, so that times compare as text.
     let time = time.replace_nanosecond(time.nanosecond() / 1_000_000 * 1_000_000).unwrap_or(time);
     let text = time.format(&Rfc3339).unwrap_or_default();
     match text.strip_suffix('Z') {
@@ -72,7 +74,7 @@ fn moment(time: OffsetDateTime) -> String {
     }
 }
 
-/// Something to be written: when it happened, and into which log.
+/// An event for the writer: its time, and its log.
 struct Queued {
     time: String,
     kind: Kind,
@@ -85,9 +87,9 @@ pub struct Audit(Arc<AuditShared>);
 
 struct AuditShared {
     lines: Mutex<Option<SyncSender<Box<Queued>>>>,
-    /// Lines of the main log and of refusals that could not be written.
+    /// Lost lines of the main log and of the log of refusals.
     lost: [Arc<AtomicU64>; 2],
-    /// Refusals that wait to be written.
+    /// Refusals that wait for the writer.
     waiting: Arc<AtomicU64>,
     /// Of addresses, and of credentials.
     refusals: [Mutex<Refusals>; 2],
@@ -103,10 +105,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Audit {
-    /// Writes to the state directory of a store. A line that a crash has cut short is removed.
+    /// Opens the log in the state directory of a store. Removes a line that a crash has cut short.
     ///
     /// # Errors
-    /// If the files cannot be opened.
+    /// If a file does not open.
     pub fn open(state: &Path) -> Result<Audit> {
         let lost = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
         let logs = [
@@ -155,7 +157,7 @@ impl Audit {
         }
     }
 
-    /// Every now and then: says how many refusals were left out.
+    /// Every now and then: writes how many refusals were left out.
     pub fn tick(&self) {
         let now = Instant::now();
         let summary = lock(&self.0.refusals[0]).end(now);

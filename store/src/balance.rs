@@ -1,9 +1,9 @@
-//! Which hosts a store asks to go to another one, because that one has clearly less to do.
+//! Chooses the hosts that a store asks to go to another store with clearly less load.
 //!
-//! Each store looks at what all have and gives away only, never so much that the other one would then have
-//! more than itself: nothing goes back and forth.
+//! Each store looks at the loads of all, and only gives hosts away. It never gives so many that the
+//! other store would then have more load than itself. So nothing goes back and forth.
 
-/// What a store has to do.
+/// The load of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load {
     /// Attached volumes.
@@ -17,18 +17,21 @@ pub struct Load {
 pub struct BusyHost {
     /// Its session.
     pub session: u64,
-    /// What comes with it.
+    /// The load that comes with it.
     pub load: Load,
 }
 
-/// Traffic below which stores count as equally busy, in bytes a second: a guess, a tenth of 1 Gbit/s.
+/// Traffic below which stores count as equally busy, in bytes a second: a guess, a tenth of 1
+/// Gbit/s.
 const QUIET_BYTES: u64 = 12_500_000;
 
-/// Which of the hosts here go, and to which of the other stores, by index; at most `limit` of them.
+/// Chooses hosts of this store, and for each of them one of the other stores, by index; at most
+/// `limit`.
 ///
-/// A store with more than 5/4 of the mean number of volumes, and at least one more than it, gives away its idlest
-/// hosts. Where numbers are even, one with more than 3/2 of the mean traffic gives away what brings it
-/// nearest to the one that has the least.
+/// A store may have more than 5/4 of the mean number of volumes, and at least one more than the
+/// mean. Then it gives away its idlest hosts. If numbers are even, a store with more than 3/2 of
+/// the mean traffic gives away a host. It chooses the host that brings its traffic nearest to that
+/// of the store with the least.
 pub fn plan(hosts: &[BusyHost], others: &[Load], limit: usize) -> Vec<(u64, usize)> {
     let (mut hosts, mut others) = (hosts.to_vec(), others.to_vec());
     hosts.sort_unstable_by_key(|host| (host.load.bytes, host.session));

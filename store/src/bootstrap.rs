@@ -1,4 +1,4 @@
-//! What a store stands on: its directories, their locks, and the location.
+//! The bootstrap of a store: its directories, their locks, and the location.
 
 use super::location::{self, LocationRecord, LocationRole};
 use super::marker::{marker, refuse_foreign, refuse_host};
@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// The directories and the location of a store that is starting.
 pub(super) struct Bootstrap {
     pub(super) sharing: Option<Sharing>,
-    /// What a first start has made, which goes again if it is refused: with the locks held, and the
-    /// directory shared no more.
+    /// The files and directories of a first start. If the start fails, this store removes them
+    /// again. It does so with the locks, and after it has ended the sharing of the directory.
     pub(super) made: FirstStarts,
     pub(super) locks: Vec<Lock>,
     pub(super) dirs: Vec<PathBuf>,
@@ -29,21 +29,21 @@ pub(super) struct Bootstrap {
     pub(super) promoted: bool,
 }
 
-/// The directories in which a first start writes, until it has succeeded. Dropped before, it
-/// removes what was written: there was nothing, and nobody else has the locks.
+/// The directories in which a first start writes, until it has succeeded. A drop before that
+/// removes everything written: the directories were empty, and nobody else has the locks.
 #[derive(Default)]
 pub(super) struct FirstStarts {
     dirs: Vec<FirstStart>,
 }
 
-/// A directory that had nothing in it when it was locked.
+/// A directory that was empty at the time of its lock.
 struct FirstStart {
     dir: PathBuf,
-    /// The uppermost directory that was made for it.
+    /// The topmost new directory above it.
     created: Option<PathBuf>,
-    /// Other stores can use it too: whether they do is to be looked at.
+    /// Other stores can use it too. Check whether they do.
     shared: bool,
-    /// Whether its locks were taken, and it was empty but for them.
+    /// Whether this store has its locks, and it was empty except for them.
     empty: bool,
 }
 
@@ -85,7 +85,7 @@ impl FirstStarts {
 impl Drop for FirstStarts {
     fn drop(&mut self) {
         for FirstStart { dir, created, shared, empty } in self.dirs.drain(..).rev() {
-            // Whoever has come since has found an installation here, and has begun to use it.
+            // Another store has come since, found an installation here, and has begun to use it.
             let alone = if shared { Sharing::alone(&dir) } else { None };
             if !empty || (shared && alone.is_none()) {
                 continue;
@@ -105,10 +105,10 @@ impl Drop for FirstStarts {
 }
 
 impl Bootstrap {
-    /// Takes them, to serve volumes.
+    /// Takes the directories and locks, to serve volumes.
     ///
     /// # Errors
-    /// If they cannot be had, or volumes are served from elsewhere.
+    /// If they are not available, or another location serves the volumes.
     pub async fn take(options: &Options<'_>) -> Result<Bootstrap> {
         let bootstrap = Bootstrap::take_or_wait(options).await?;
         if let LocationRole::Replica { of, .. } = &bootstrap.site.role {
@@ -117,10 +117,10 @@ impl Bootstrap {
         Ok(bootstrap)
     }
 
-    /// Takes them, to serve volumes or to wait.
+    /// Takes the directories and locks, to serve volumes or to wait.
     ///
     /// # Errors
-    /// If they cannot be had, or volumes are served from elsewhere.
+    /// If they are not available, or another location serves the volumes.
     pub async fn take_or_wait(options: &Options<'_>) -> Result<Bootstrap> {
         let Options { data, state, .. } = *options;
         if let Location::Directory(dir) = data {
@@ -177,7 +177,7 @@ impl Bootstrap {
         Ok(Bootstrap { sharing, made, locks, dirs, installation, base, site, promoted: false })
     }
 
-    /// What was made stays.
+    /// Keeps the new files and directories.
     pub fn keep(&mut self) {
         self.made.dirs.clear();
     }

@@ -1,4 +1,4 @@
-//! Taking a bucket, or a part of one, as the place of a store's objects.
+//! Takes a bucket, or a part of one, as the location of a store's objects.
 //!
 //! ```text
 //! PREFIX/longhaul-store.json     whose installation it is, and the format
@@ -6,7 +6,8 @@
 //! PREFIX/probe/…                 only while a store starts
 //! ```
 //!
-//! There is no lock: of two stores that use it at once, the log of each volume decides who goes on with it.
+//! A bucket has no lock. If two stores use it at once, the log of each volume decides which one
+//! goes on.
 
 use super::clock::now;
 use super::marker::Marker;
@@ -17,27 +18,28 @@ use longhaul_base::random;
 use longhaul_objects::{GetError, ObjectMeta, Objects, PutError, S3Objects, probe};
 use std::sync::Arc;
 
-/// Beginning of the names that are tried; what follows says since when, in seconds since 1970.
+/// Beginning of the names of test objects. The rest says since when, in seconds since 1970.
 const PROBES: &str = "probe/";
-/// Seconds after which none of them is still being tried, whatever the clocks of two stores say.
+/// Seconds after which every test has ended, however the clocks of two stores differ.
 const PROBE_LIMIT: u64 = 24 * 3600;
 /// Most bytes of a marker.
 const MAX_MARKER_BYTES: usize = 64 << 10;
 
-/// Opens what is below `prefix` in a bucket, and makes it an installation's if it is nobody's. Returns the
-/// objects, and the installation's identity.
+/// Opens the objects below `prefix` in a bucket. If the place belongs to nobody, takes it for a new
+/// installation. Returns the objects, and the installation's identity.
 ///
 /// # Errors
-/// If it cannot be reached, is somebody else's, of another format, or breaks the condition that
-/// everything rests on.
+/// If it is out of reach, belongs to something else, or is of another format. Also if it breaks the
+/// condition that everything rests on.
 pub async fn open(bucket: &str, prefix: &str) -> Result<(Arc<dyn Objects>, String)> {
     let place = S3Objects::open(bucket, prefix)?;
     let installation = made(&place, bucket, prefix, Marker::new()?).await?;
     Ok((Arc::new(place.below("objects")), installation))
 }
 
-/// Makes what is below `prefix` in a bucket that installation's, if it is nobody's, to be a replica of another place. Environment
-/// variables that begin with `LONGHAUL_REPLICA_AWS_` count for it instead of those that begin with `AWS_`.
+/// Makes what is below `prefix` in a bucket that installation's, if it is nobody's, to be a replica
+/// of another place. Environment variables that begin with `LONGHAUL_REPLICA_AWS_` count for it
+/// instead of those that begin with `AWS_`.
 ///
 /// # Errors
 /// As for [`open`].
@@ -47,10 +49,10 @@ pub async fn make(bucket: &str, prefix: &str, installation: &str) -> Result<()> 
     Ok(())
 }
 
-/// Opens what [`make`] has made. Returns the objects, and the installation's identity.
+/// Opens a place that [`make`] has prepared. Returns the objects, and the installation's identity.
 ///
 /// # Errors
-/// If it cannot be reached, or is nobody's.
+/// If it is out of reach, or belongs to nobody.
 pub async fn open_second(bucket: &str, prefix: &str) -> Result<(Arc<dyn Objects>, String)> {
     let location = format!("s3://{bucket}/{prefix}");
     let place = S3Objects::open_replica(bucket, prefix)?;
@@ -70,7 +72,7 @@ async fn made(place: &S3Objects, bucket: &str, prefix: &str, marker: Marker) -> 
     take(place, found, &location, &place.place(), marker).await
 }
 
-/// Tries the bucket, and makes it an installation's unless one was found.
+/// Tests the bucket, and takes it for a new installation unless it has one.
 async fn take(
     place: &dyn Objects,
     found: Option<String>,
@@ -87,7 +89,8 @@ async fn take(
     }
     let text = Bytes::from(serde_json::to_vec_pretty(&marker)?);
     match place.put(STORE_FILE, vec![text]).await {
-        // It may be this one all the same, its answer lost; and if another store was first, it is its.
+        // It may be this one all the same, its answer lost; and if another store was first, it is
+        // its.
         Ok(()) | Err(PutError::Exists) => {}
         Err(PutError::Failed(error)) => bail!("cannot write {location}/{STORE_FILE}: {error}"),
     }
@@ -95,7 +98,7 @@ async fn take(
     installation.with_context(|| format!("{location}/{STORE_FILE} was written and is not there"))
 }
 
-/// Removes what starts that were killed have left.
+/// Removes leftovers of killed starts.
 async fn tidy(place: &dyn Objects) {
     let limit = now().saturating_sub(PROBE_LIMIT);
     let old = |key: &str| {
@@ -121,14 +124,14 @@ async fn read(place: &dyn Objects, location: &str) -> Result<Option<String>> {
     }
 }
 
-/// Refuses a place that holds something else, going by some of what it has. Nothing has been written to it
-/// before.
+/// Refuses a place with other content, by looking at some of its objects. Comes before any write to
+/// it.
 fn refuse_foreign(some: &[ObjectMeta], location: &str) -> Result<()> {
     if some.iter().any(|meta| meta.key == STORE_FILE) {
         // Another store has taken it this very moment.
         return Ok(());
     }
-    // What is left of a start that was killed is no data.
+    // The leftovers of a killed start are no data.
     if let Some(other) = some.iter().find(|meta| !meta.key.starts_with(PROBES)) {
         bail!(
             "--data {location} is neither empty nor the data of a store: it has `{}` and no {STORE_FILE}; if it was a \
@@ -171,7 +174,7 @@ mod tests {
         refused(["objects/volumes/a", STORE_FILE]).await;
         place.delete("objects/volumes/a").await.unwrap();
 
-        // Two starts that were killed, the second of them perhaps not yet.
+        // Two killed starts; the second one may still run.
         put("probe/0067000000-1-twice", "x").await;
         let present = format!("probe/{:010x}-2-twice", now());
         put(&present, "x").await;

@@ -1,4 +1,5 @@
-//! Which volumes there are: reading the catalog, creating and deleting. [`longhaul_core::store::fleet`] decides.
+//! Reads the catalog of volumes; creates and deletes volumes. [`longhaul_core::store::fleet`]
+//! decides.
 
 use super::drive::drive;
 use anyhow::Result;
@@ -17,10 +18,10 @@ pub use longhaul_core::store::fleet::listing::{
 };
 pub use longhaul_core::store::fleet::names::NotCreated;
 
-/// Reads the descriptions of all volumes, and how large they are by now.
+/// Reads the descriptions of all volumes, and their present sizes.
 ///
 /// # Errors
-/// If they cannot be read. One that is damaged costs its own volume, and no other.
+/// If the reads fail. A damaged description costs its own volume, and no other.
 pub async fn load(objects: &dyn Objects) -> Result<Catalog> {
     let catalog = drive(ReadCatalog::default(), objects, None).await;
     let catalog = catalog.map_err(anyhow::Error::msg)?;
@@ -30,17 +31,17 @@ pub async fn load(objects: &dyn Objects) -> Result<Catalog> {
     Ok(catalog)
 }
 
-/// Looks for volumes that were created or deleted elsewhere since `known` was read.
+/// Looks for volumes that other stores created or deleted since the read of `known`.
 ///
 /// # Errors
-/// As for [`load`].
+/// Those of [`load`].
 pub async fn changes(objects: &dyn Objects, known: Vec<VolumeSpec>) -> Result<Changes> {
     drive(FindChanges { known }, objects, None).await.map_err(anyhow::Error::msg)
 }
 
 /// Says what there is of volumes that are in no catalog. It lists everything there is.
 pub async fn warn_of_leftovers(objects: &dyn Objects, catalog: &Catalog) {
-    // What belongs to those is not known.
+    // The objects of damaged descriptions are unknown.
     if !catalog.damaged.is_empty() {
         return;
     }
@@ -57,7 +58,8 @@ pub async fn warn_of_leftovers(objects: &dyn Objects, catalog: &Catalog) {
 /// Creates a volume.
 ///
 /// # Errors
-/// If name or sizes are not allowed, the tenant may not have it, the name is taken, or the objects cannot be written.
+/// If the name or a size is not allowed, the tenant may not have it, the name is in use, or a write
+/// fails.
 pub async fn create(
     objects: &dyn Objects,
     name: String,
@@ -77,18 +79,18 @@ pub async fn create(
     drive(CreateVolume(entry), objects, None).await.map(|()| spec)
 }
 
-/// What a volume takes: it lists all that there is of it.
+/// The bytes that a volume takes. This lists all of its objects.
 ///
 /// # Errors
-/// If it cannot be listed.
+/// If a list fails.
 pub async fn stored(objects: &dyn Objects, volume: VolumeId) -> Result<StoredBytes, VolumeError> {
     drive(FindStored(volume), objects, None).await
 }
 
-/// Reads an attribute of a volume; empty if it was never set.
+/// Reads an attribute of a volume; empty if nobody ever set it.
 ///
 /// # Errors
-/// If the objects cannot be read.
+/// If the reads fail.
 pub async fn attribute(
     objects: &dyn Objects,
     volume: VolumeId,
@@ -113,8 +115,8 @@ pub async fn set_attribute(
     drive(SetAttribute { volume, epoch, name, data, replaces: None }, objects, None).await
 }
 
-/// Replaces one value of an attribute, which has this [digest](longhaul_core::wire::link::attribute_digest), and no
-/// other one.
+/// Replaces one value of an attribute, which has this
+/// [digest](longhaul_core::wire::link::attribute_digest), and no other one.
 ///
 /// # Errors
 /// See [`SetAttribute`].

@@ -1,4 +1,4 @@
-//! What engines tell, in words.
+//! The text of the engines' events.
 
 use longhaul_base::units::show_bytes;
 use longhaul_core::block::SECTOR_BYTES;

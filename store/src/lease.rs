@@ -1,4 +1,4 @@
-//! Which store serves a volume. [`longhaul_core::store::fleet::claim`] decides.
+//! The leases of volumes. [`longhaul_core::store::fleet::claim`] decides.
 
 use super::drive::drive;
 use super::peers::Peers;
@@ -12,8 +12,8 @@ pub use claim::{
     ClaimOutcome as Outcome, LeaseHolder as Holder, LeasePurpose as Purpose, LeaseSource as Source,
 };
 
-/// Looks who has a volume, and takes it if it may. As long as the objects cannot be read or written it
-/// tries on.
+/// Looks up the holder of a volume's lease, and takes the lease if allowed. Repeats this as long as
+/// reads and writes of objects fail.
 pub async fn claim(
     objects: &dyn Objects,
     peers: &Peers,
@@ -25,10 +25,11 @@ pub async fn claim(
     drive(claim, objects, Some(peers)).await
 }
 
-/// Which store has a volume and where that is, as its newest lease says; `None` if nobody has.
+/// The store that holds a volume's lease and its addresses, by the newest lease; `None` if nobody
+/// does.
 ///
 /// # Errors
-/// If the leases cannot be read.
+/// If the leases are unreadable.
 pub async fn holder(
     objects: &dyn Objects,
     volume: VolumeId,
@@ -119,7 +120,8 @@ mod tests {
         close(2).await.unwrap();
         close(2).await.unwrap();
         assert_eq!(world.claim(&b).await, Outcome::Gone);
-        // Whoever read the leases before they went with the volume finds out by its name.
+        // If a store read the leases before they went with the volume, it learns of the end by the
+        // name.
         for meta in world.objects.list("v/").await.unwrap() {
             world.objects.delete(&meta.key).await.unwrap();
         }

@@ -1,7 +1,7 @@
 //! The storage gateway: link, objects, admin address and signals around the engines.
 //!
-//! One thread owns everything: sessions, the catalog and an engine for each volume that is in use.
-//! Objects are written and read by threads that know nothing of volumes.
+//! One thread owns everything: sessions, the catalog and an engine for each volume in use. Other
+//! threads, which know nothing of volumes, write and read objects.
 
 mod actor;
 mod args;
@@ -71,7 +71,7 @@ use tokio::task::JoinSet;
 
 /// Threads for objects: enough to keep a disk's queue full.
 const OBJECT_THREADS: usize = 32;
-/// How long a shutdown may take; what is not committed by then stays in the journals of the hosts.
+/// How long a shutdown may take. Uncommitted writes then stay in the journals of the hosts.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs `longhaul store` until SIGTERM or Ctrl-C.
@@ -100,7 +100,7 @@ pub fn run(read: Arc<Read<StoreArgs>>) -> Result<()> {
         .build()
         .context("cannot start the store's runtime")?;
     runtime.block_on(async {
-        // Whatever can be refused is, before anything is written.
+        // Make all checks before writing anything.
         let admin = admin::bind(&args.admin, &args.admin_host)?;
         let sockets = Sockets::bind(args.listen)?;
         let mut stop = Stop::listen()?;
@@ -162,7 +162,7 @@ pub fn run(read: Arc<Read<StoreArgs>>) -> Result<()> {
     })
 }
 
-/// Follows SIGHUP. Withdrawn credentials are noticed without it.
+/// Follows SIGHUP. The store notices withdrawn credentials without it.
 async fn take_up(mut reload: Reload, read: Arc<Read<StoreArgs>>, mut settings: Settings) {
     loop {
         reload.wait().await;
@@ -176,12 +176,12 @@ async fn take_up(mut reload: Reload, read: Arc<Read<StoreArgs>>, mut settings: S
     }
 }
 
-/// Least that may be stored before space is given back, in percent of what is needed: below it
-/// everything would be written again and again.
+/// Least limit of stored bytes for garbage collection, in percent of the needed bytes. Below it the
+/// store would write everything again and again.
 const GC_PERCENT_LEAST: u64 = 110;
 
-/// So much less is stored after a round: less often a whole round, and the map merged for it, for a
-/// little space.
+/// A round reduces the stored bytes by this many percent. Smaller steps would mean more rounds,
+/// each with a merge of the map, for a little space.
 const GC_PERCENT_LESS: u64 = 9;
 
 fn collect_policy(percent: u64, bytes_per_second: u64) -> Result<Option<Policy>> {
@@ -303,7 +303,8 @@ impl Store {
             registry::register(&*objects, &known, me.id, &me.addresses, &ca).await?;
             registry::agree(&*objects, state).await?;
             if identity.own.tend()? {
-                // The others have withdrawn the one before: this store was forgotten.
+                // The other stores have withdrawn the earlier certificate: somebody had removed
+                // this store.
                 tracing::warn!("this store was forgotten, and is one of the installation again");
                 registry::agree(&*objects, state).await?;
             }
@@ -377,16 +378,16 @@ impl Store {
         self.address
     }
 
-    /// What the admin address shows.
+    /// The state for the admin address.
     pub fn view(&self) -> view::View {
         self.view.clone()
     }
 
-    /// Serves until `stop`, then finishes what is under way, as far as that takes no longer than
-    /// [`SHUTDOWN_LIMIT`] and until `at_once`, which is not polled before.
+    /// Serves until `stop`. Then finishes the work under way, for at most [`SHUTDOWN_LIMIT`] and
+    /// until `at_once`, which is not polled before.
     ///
     /// # Errors
-    /// If it had to end by itself: somebody has gone on at the second place of its objects.
+    /// If it had to end by itself: another store has taken over the replica.
     pub async fn run(
         mut self,
         stop: impl Future<Output = ()>,
@@ -394,7 +395,7 @@ impl Store {
     ) -> Result<()> {
         tokio::select! {
             why = self.actor.serve() => {
-                // Nothing that is under way can be finished.
+                // Nothing under way can finish.
                 self.actor.close().await;
                 return Err(why);
             }
@@ -417,8 +418,8 @@ impl Store {
     }
 }
 
-/// What tells the cache of a location from that of another one; and of each of its trees, as an
-/// object of one may have the name of another in the next.
+/// A number for the cache of a location, different for each location. It also differs for each of
+/// its trees, because an object of one tree may have the name of another object in the next.
 fn cache_number(installation: &str, place: &ObjectTrees) -> Result<u128> {
     let number = u128::from_str_radix(installation, 16);
     let number = number.with_context(|| format!("{STORE_FILE} has no valid identity"))?;
@@ -437,7 +438,7 @@ fn stores_in_words(known: &BTreeMap<StoreId, registry::Registered>, ids: &[Store
     words.collect::<Vec<_>>().join("; ")
 }
 
-/// Makes the directory of the cache, and takes it unless it is one of those that are taken.
+/// Makes the directory of the cache, and locks it, unless it is one of the directories in `taken`.
 fn lock_cache(dir: &Path, taken: &[&Path], made: &mut FirstStarts) -> Result<Option<Lock>> {
     made.create(dir)?;
     let whole = dir.canonicalize()?;
@@ -451,10 +452,10 @@ fn lock_cache(dir: &Path, taken: &[&Path], made: &mut FirstStarts) -> Result<Opt
     Ok(Some(lock))
 }
 
-/// What is wrong with the audit log in a state directory, place by place.
+/// The problems of the audit log in a state directory, with their places.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If it is unreadable.
 pub fn audit_problems(state: &Path) -> Result<Vec<String>> {
     let problems = audit::verify(state, None)?.problems.into_iter();
     Ok(problems

@@ -1,12 +1,12 @@
-//! What a location is: where the volumes are served from, or a replica of such a place.
+//! The role of a location: it serves volumes, or it is a replica of a location that does.
 //!
 //! ```text
 //! site/0000000000000001     what it is: the last one counts; without any it is a place of its own, in its first tree
 //! ```
 //!
-//! Each is created put-if-absent and never changed, so that of two who want to change it one comes
-//! first. It lies beside the trees of the location ([`longhaul_objects::Tree`]) and says which of
-//! them counts.
+//! A store creates each record put-if-absent and never changes it. So if two stores want to change
+//! the role, one comes first. The records lie beside the trees of the location
+//! ([`longhaul_objects::Tree`]) and say which tree counts.
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
@@ -20,7 +20,7 @@ pub const PREFIX: &str = "site/";
 const VERSION: u32 = 1;
 /// Most bytes of a record.
 pub const MAX_BYTES: u64 = 64 << 10;
-/// Records that are kept: who has read the list a while ago must not find a number free.
+/// Records to keep. A store that read the list a while ago must not find a free number.
 const KEPT: u64 = 8;
 
 /// A tree and a catalog of a location; both empty for those that it began with.
@@ -35,7 +35,7 @@ pub struct ObjectTrees {
 }
 
 impl ObjectTrees {
-    /// What the key of one of its objects is in the location.
+    /// The key of one of its objects in the location.
     pub fn key(&self, key: &str) -> String {
         let (below, token) =
             if key.starts_with("v/") { (TREES, &self.tree) } else { (CATALOGS, &self.catalog) };
@@ -48,37 +48,37 @@ impl ObjectTrees {
     }
 }
 
-/// A second place that all objects have.
+/// A replica of all objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaRecord {
     /// Where, as `--data` says it.
     pub location: String,
     /// What of it.
     pub place: ObjectTrees,
-    /// Whether nothing is committed before it is there as well.
+    /// Whether commits wait for the replica.
     pub in_step: bool,
     /// Whether everything has been there once.
     pub built: bool,
     /// Addresses of the stores that wait there, for hosts.
     #[serde(default)]
     pub standby: Vec<String>,
-    /// What was there before, as long as not everything has been there: what is the same need not
-    /// be sent.
+    /// Its trees from before, until the replica has had everything once: the store need not send
+    /// equal objects again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<ObjectTrees>,
 }
 
-/// What a location is for.
+/// The role of a location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub enum LocationRole {
-    /// Volumes are served from here.
+    /// The location serves volumes.
     Primary {
-        /// And this is where everything is repeated.
+        /// The replica of its objects.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         second: Option<ReplicaRecord>,
     },
-    /// It is the second place of another location.
+    /// The location is the replica of another one.
     Replica {
         /// Of which.
         of: String,
@@ -86,7 +86,7 @@ pub enum LocationRole {
         built: bool,
         /// Fingerprint of the CA of the stores there.
         ca: String,
-        /// What it was before, which is complete.
+        /// Its earlier trees, which are complete.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         before: Option<ObjectTrees>,
     },
@@ -102,14 +102,14 @@ pub enum LocationRole {
 pub struct LocationRecord {
     /// The number under which it lies; 0 for what a location is without any.
     pub number: u64,
-    /// What counts of it.
+    /// Its valid trees.
     pub place: ObjectTrees,
-    /// What it is for.
+    /// Its role.
     pub role: LocationRole,
 }
 
 impl LocationRecord {
-    /// What a location is that has no record.
+    /// The role of a location without a record.
     pub fn first() -> LocationRecord {
         LocationRecord {
             number: 0,
@@ -118,7 +118,7 @@ impl LocationRecord {
         }
     }
 
-    /// The second place, if there is one.
+    /// The replica, if there is one.
     pub fn second(&self) -> Option<&ReplicaRecord> {
         match &self.role {
             LocationRole::Primary { second } => second.as_ref(),
@@ -146,10 +146,10 @@ fn key(number: u64) -> String {
     format!("{PREFIX}{number:016x}")
 }
 
-/// What a location is.
+/// Reads the role of a location.
 ///
 /// # Errors
-/// If that cannot be read, or was written by a newer longhaul.
+/// If the read fails, or a newer longhaul wrote the record.
 pub async fn read(base: &dyn Objects) -> Result<LocationRecord> {
     loop {
         let list = base.list(PREFIX).await.map_err(anyhow::Error::msg);
@@ -166,10 +166,10 @@ pub async fn read(base: &dyn Objects) -> Result<LocationRecord> {
     }
 }
 
-/// What a record at that key says.
+/// Parses the record at that key.
 ///
 /// # Errors
-/// If it is damaged, or was written by a newer longhaul.
+/// If it is damaged, or a newer longhaul wrote it.
 pub fn parse(key: &str, text: &[u8]) -> Result<LocationRecord> {
     let number = parse_number(PREFIX, key).with_context(|| format!("{key} is no record"))?;
     let value: serde_json::Value = serde_json::from_slice(text)
@@ -182,11 +182,11 @@ pub fn parse(key: &str, text: &[u8]) -> Result<LocationRecord> {
     Ok(LocationRecord { number, place: stored.place, role: stored.role })
 }
 
-/// Makes this the last word on a location, if that was `site.number` until now. Returns it with its
-/// number.
+/// Writes the next record of a location, if `site.number` was the last one until now. Returns the
+/// record with its number.
 ///
 /// # Errors
-/// If somebody else was first, or it cannot be written.
+/// If another store was first, or the write fails.
 pub async fn write(base: &dyn Objects, site: LocationRecord) -> Result<LocationRecord> {
     let number = site.number + 1;
     let LocationRecord { place, role, .. } = site.clone();

@@ -46,7 +46,7 @@ const FORMAT: u32 = 1;
 /// Of one that began as a replica.
 const REPLICA_FORMAT: u32 = 2;
 
-/// Refuses the directory of a host. Nothing has been written to it before.
+/// Refuses the directory of a host. Comes before any write to it.
 pub fn refuse_host(option: &str, dir: &Path) -> Result<()> {
     if is_state_dir(dir) {
         bail!(
@@ -57,7 +57,7 @@ pub fn refuse_host(option: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a data directory that holds something else. Nothing has been written to it before.
+/// Refuses a data directory with other content. Comes before any write to it.
 pub fn refuse_foreign(data: &Path) -> Result<()> {
     refuse_host("--data", data)?;
     if is_data_dir(data) {
@@ -74,8 +74,8 @@ pub fn refuse_foreign(data: &Path) -> Result<()> {
         let name = entry.with_context(|| format!("cannot list --data {}", data.display()))?;
         let name = name.file_name();
         let name = name.to_string_lossy();
-        // What a start that was cut short leaves, a credential brought from elsewhere, and what
-        // mkfs puts at the root of a file system.
+        // Leftovers of an unfinished start, a credential from elsewhere, and the directory that
+        // mkfs makes at the root of a file system.
         let ours = ["credentials", "lock", "shared.lock", "store.json", "lost+found"]
             .contains(&&*name)
             || name.starts_with("audit.")
@@ -92,8 +92,8 @@ pub fn refuse_foreign(data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads the marker of a data directory; returns the installation's identity, or nothing if there
-/// is no marker.
+/// Reads the marker of a data directory. Returns the installation's identity, or `None` without a
+/// marker.
 ///
 /// # Errors
 /// If it is damaged, or of a format that this version does not know.

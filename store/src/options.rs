@@ -15,9 +15,9 @@ const MAP_MEMORY_LEAST: u64 = 1 << 20;
 /// How to run a store.
 #[derive(Debug)]
 pub struct Options<'a> {
-    /// Where volumes are kept.
+    /// The location of the volumes.
     pub data: &'a Location,
-    /// Where credentials and lock are kept; may be the same.
+    /// The directory of credentials and lock; may be the same.
     pub state: &'a Path,
     /// UDP address for hosts.
     pub listen: SocketAddr,
@@ -29,13 +29,13 @@ pub struct Options<'a> {
     pub cache_dir: Option<&'a Path>,
     /// Bytes of memory for the maps of all volumes.
     pub map_memory: u64,
-    /// When space is given back, if ever.
+    /// The policy of garbage collection, if there is any.
     pub collect: Option<Policy>,
     /// How long what no root names stays for who reads by an older one.
     pub delete_delay: Duration,
     /// The stores that were there with another CA are gone for good.
     pub new_ca: bool,
-    /// How objects are verified in the background.
+    /// The settings of the scrub.
     pub scrub: scrub::Settings,
     /// For how long the data of deleted volumes stays.
     pub delete_grace: Duration,

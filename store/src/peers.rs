@@ -1,8 +1,8 @@
-//! The other stores of the installation, and what they are asked.
+//! The other stores of the installation, and the requests to them.
 //!
-//! A store is asked over a connection like a host's, which is kept while it is used. One that did
-//! not answer is not asked again for a moment: a store that has died is asked by each volume that
-//! it had.
+//! A store sends requests over a connection like a host's, and keeps it while in use. If another
+//! store did not answer, it gets no request for a moment. Otherwise each volume of a dead store
+//! would ask it again.
 
 use longhaul_core::wire::link::{
     Frame, Lane, RequestId, StoreId, StoreOperation, StoreReply, StoreReport, ToHost, ToStore,
@@ -14,15 +14,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a store may take until it has said Hello. Another store of the installation is near, or
-/// near enough to the same objects; and a host is waiting to be served within seconds. A guess.
+/// How long another store may take until its Hello. Stores of one installation are near each other,
+/// or near enough to the same objects; and a host wants service within seconds. A guess.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-/// How long it may take to answer: to leave a volume it finishes a segment. What it does not get
-/// done can do no harm, since the log decides.
+/// Time for an answer: to leave a volume the other store finishes a segment. Unfinished work of it
+/// does no harm, because the log decides.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
-/// How long one that did not answer is taken to go on with that.
+/// How long a store that did not answer counts as silent.
 const SILENCE: Duration = Duration::from_secs(3);
-/// How long a connection that nobody uses is kept.
+/// How long to keep an unused connection.
 const UNUSED: Duration = Duration::from_secs(60);
 
 /// A store does not answer.
@@ -43,8 +43,8 @@ struct Link {
     silent: Option<Instant>,
 }
 
-/// Waits until a store that was just spoken to has not even acknowledged it: it is not at work, it
-/// is gone.
+/// Waits until a store has not even acknowledged the packets just sent to it. Then it is not busy
+/// but gone.
 async fn silence(requests: &Requests) {
     let mut before = requests.received_bytes();
     loop {
@@ -101,7 +101,7 @@ impl Peers {
         });
     }
 
-    /// Which there are, and where.
+    /// The other stores and their addresses.
     pub fn list(&self) -> BTreeMap<StoreId, Vec<String>> {
         self.all(|all| all.iter().map(|(id, peer)| (*id, peer.addresses.clone())).collect())
     }
@@ -154,7 +154,7 @@ impl Peers {
         Err(Silent)
     }
 
-    /// Asks a store; `addresses` is where it is if nothing newer is known.
+    /// Sends a request to a store. `addresses` are used if there are no newer ones.
     ///
     /// # Errors
     /// If it does not answer in time.
@@ -207,8 +207,8 @@ impl Peers {
         }
     }
 
-    /// Tells all that something has changed. Who is not reached finds out by itself when it
-    /// matters.
+    /// Tells all other stores that something has changed. If one is out of reach, it finds out by
+    /// itself when it matters.
     pub async fn tell(&self) {
         let told = self.list().into_iter().map(|(id, addresses)| async move {
             let _ = self.operate(id, &addresses, StoreOperation::Refresh).await;
@@ -216,7 +216,7 @@ impl Peers {
         futures_util::future::join_all(told).await;
     }
 
-    /// What each says of itself, if it answers.
+    /// The reports of the stores that answer.
     pub async fn reports(&self) -> Vec<(StoreId, Vec<String>, Option<StoreReport>)> {
         let asked = self.list().into_iter().map(|(id, addresses)| async move {
             let answer = self.operate(id, &addresses, StoreOperation::Report).await;

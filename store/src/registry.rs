@@ -1,12 +1,13 @@
-//! What the stores over one data location know of each other without asking: it lies there.
+//! The registry of the stores over one data location: knowledge about each other without asking.
 //!
 //! ```text
 //! stores/ID/0000000000000001       a store, where hosts reach it, and of which CA: the last one counts
 //! accepted/0000000000000001        client certificates that all stores accept: the last one counts
 //! ```
 //!
-//! Each is created put-if-absent and never changed. A store writes at its start, and only what is not there
-//! yet. Nothing in it is secret: certificates are worth nothing without the CA's signature.
+//! A store creates each record put-if-absent and never changes it. It writes at its start, and only
+//! missing records. Nothing in it is secret: certificates are worth nothing without the CA's
+//! signature.
 
 use super::drive::drive;
 use anyhow::{Context as _, Result, bail};
@@ -46,10 +47,10 @@ struct Identity {
     id: String,
 }
 
-/// Who the store with this state directory is.
+/// The identity of the store with this state directory.
 ///
 /// # Errors
-/// If that cannot be read or written.
+/// If a read or a write of it fails.
 pub fn identity(state: &Path) -> Result<StoreId> {
     let path = state.join("store.json");
     match files::read(&path) {
@@ -75,15 +76,15 @@ pub fn identity(state: &Path) -> Result<StoreId> {
 /// All stores of a location.
 ///
 /// # Errors
-/// If they cannot be read.
+/// If the reads fail.
 pub async fn stores(objects: &dyn Objects) -> Result<BTreeMap<StoreId, Registered>> {
     drive(FindStores, objects, None).await.map_err(anyhow::Error::msg)
 }
 
-/// Writes down where a store is, unless that is there already.
+/// Writes the addresses of a store, unless the registry has them already.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the write fails.
 pub async fn register(
     objects: &dyn Objects,
     known: &BTreeMap<StoreId, Registered>,
@@ -100,7 +101,7 @@ pub async fn register(
 /// Forgets stores.
 ///
 /// # Errors
-/// If they cannot be deleted.
+/// If a deletion fails.
 pub async fn forget(
     objects: &dyn Objects,
     known: &BTreeMap<StoreId, Registered>,
@@ -110,11 +111,11 @@ pub async fn forget(
     drive(ForgetStores(gone.collect()), objects, None).await.map_err(anyhow::Error::msg)
 }
 
-/// The certificates that all stores accept; `None` if no store has said.
+/// The certificates that all stores accept; `None` if no store has written a list.
 ///
 /// # Errors
-/// If they cannot be read: [`AcceptedError`] if it is not known what another store has revoked, so that no store says
-/// anything new until the list is brought back.
+/// If the reads fail. [`AcceptedError`] if the revocations of another store are unknown: then no
+/// store may write a new list until somebody restores the old one.
 pub async fn accepted(objects: &dyn Objects) -> Result<Option<Accepted>> {
     let Some((generation, bytes)) = drive(FindAccepted, objects, None).await? else {
         return Ok(None);
@@ -128,11 +129,11 @@ pub async fn accepted(objects: &dyn Objects) -> Result<Option<Accepted>> {
     Ok(Some(Accepted { generation, ..stored.list }))
 }
 
-/// Writes down what a store accepts, for the others.
+/// Writes the list of certificates that a store accepts, for the others.
 ///
 /// # Errors
-/// If it cannot be written. That another store has said something else under the same number is none:
-/// the one that is there counts.
+/// If the write fails. If another store has written another list under the same number, this is no
+/// error: the existing one counts.
 pub async fn publish(objects: &dyn Objects, accepted: &Accepted) -> Result<()> {
     let stored = StoredAccepted { version: VERSION, list: accepted.clone() };
     let text = serde_json::to_vec_pretty(&stored)?.into();
@@ -140,10 +141,11 @@ pub async fn publish(objects: &dyn Objects, accepted: &Accepted) -> Result<()> {
     drive(publish, objects, None).await.map_err(anyhow::Error::msg)
 }
 
-/// Makes a store accept what the others do, and the others what it does, but for what either has withdrawn.
+/// Merges the lists of this store and the others, in both directions. A certificate that either has
+/// withdrawn stays withdrawn.
 ///
 /// # Errors
-/// If it cannot be read or written, here or there.
+/// If a read or a write fails, here or there.
 pub async fn agree(objects: &dyn Objects, state: &Path) -> Result<()> {
     loop {
         let mine = credential::accepted(state)?;
@@ -170,7 +172,7 @@ pub async fn agree(objects: &dyn Objects, state: &Path) -> Result<()> {
             return Ok(());
         }
         let generation = theirs.generation + 1;
-        // Another store may be first with that number: then both are merged.
+        // Another store may be first with that number. Then a merge of both follows.
         publish(objects, &Accepted { generation, ..merged }).await?;
     }
 }

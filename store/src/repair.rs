@@ -1,4 +1,4 @@
-//! Objects that are damaged or missing are brought back from the second place, if there is one.
+//! Restores damaged or missing objects from the replica, if there is one.
 
 use bytes::Bytes;
 use longhaul_api::admin::Metrics;
@@ -25,13 +25,13 @@ struct RepairCounts {
 }
 
 impl Repair {
-    /// From the second place of these objects.
+    /// Repairs from the replica of these objects.
     pub fn new(replicated: Arc<Replicated>) -> Repair {
         Repair { replicated, counts: Arc::default() }
     }
 
-    /// Brings back an object of that volume, or of a parent of it. Returns whether it is what it was; `false` at once if there is
-    /// no second place, or nothing can be read here.
+    /// Restores an object of that volume, or of a parent of it. Returns whether the object has its
+    /// content again. Returns `false` at once without a replica, or if no read works here.
     pub async fn object(&self, spec: &VolumeSpec, key: &str) -> bool {
         let Some((id, _)) = catalog::parse_volume_key(key) else { return false };
         let probe = catalog::name_key(&spec.name);
@@ -41,7 +41,7 @@ impl Repair {
             return false;
         }
         let spec = VolumeSpec { id, ..spec.clone() };
-        // What has no checksum is not put in the place of anything.
+        // An object without a checksum must not replace anything.
         let is_sound = |data: &Bytes| {
             let data = match sealed::is_sealed(key) {
                 true => sealed::open(key, data).ok(),

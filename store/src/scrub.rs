@@ -1,8 +1,8 @@
 //! The scrub: reads and verifies every object of every volume, slowly, again and again.
 //!
-//! Where it is, and what it found, is kept in `scrub.json` in the state directory, so that it goes on after a
-//! restart, and that what was found is not forgotten. What is damaged it has brought back from the second place, if
-//! there is one; else it changes no object.
+//! The file `scrub.json` in the state directory holds its position and its findings. So the scrub
+//! goes on after a restart and forgets no finding. It has damaged objects restored from the
+//! replica, if there is one. Otherwise it changes no object.
 
 use super::clock::now;
 use super::peers::Peers;
@@ -25,13 +25,14 @@ use tokio::sync::mpsc;
 
 /// Objects verified between two notes of how far it is.
 const NOTE_EVERY: u64 = 64;
-/// Pauses before what cannot be read is tried again; after the last it counts as lost, if others can be read. What does
-/// not verify is read once more after the first of them.
+/// Pauses before the next read of an unreadable object. After the last pause it counts as lost, if
+/// other objects are readable. An object that does not verify gets one more read after the first
+/// pause.
 const RETRY_PAUSES: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];
-/// Longest sleep, after which the clock is looked at again: it may be set.
+/// Longest sleep. Then the scrub looks at the clock again, because somebody may have set it.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// DamagedObject objects that are remembered, and ranges of each: what is beyond is in the log only.
+/// Most damaged objects to remember, and most ranges of each. Only the log has the others.
 const DAMAGE_MAX: usize = 1000;
 const RANGES_MAX: usize = 64;
 /// The file's format.
@@ -46,7 +47,7 @@ pub struct Settings {
     pub bytes_per_second: u64,
 }
 
-/// What the file has.
+/// The content of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct ScrubState {
     version: u32,
@@ -58,10 +59,10 @@ struct ScrubState {
     /// The last object that the present pass has verified; nothing if none is under way.
     #[serde(default)]
     at: Option<String>,
-    /// What is damaged, as far as it is known.
+    /// Known damage.
     #[serde(default)]
     damage: Vec<DamagedObject>,
-    /// What the present pass has found damaged.
+    /// The damage that the present pass has found.
     #[serde(default)]
     found: Vec<DamagedObject>,
 }
@@ -76,19 +77,19 @@ struct DamagedObject {
     sectors: Vec<(u64, u64)>,
     /// Whether more may be lost than `sectors` says.
     unknown: bool,
-    /// All of `sectors`, until it has been reported.
+    /// All of `sectors`, until their report.
     #[serde(skip)]
     ranges: Vec<Range>,
 }
 
-/// An object that is damaged in what it has of these ranges of its volume.
+/// An object with damage to its content of these ranges of its volume.
 #[derive(Clone, Debug)]
 pub struct FoundDamage {
     /// Whose it is.
     pub volume: VolumeId,
     /// Its key.
     pub object: String,
-    /// What it no longer has; later writes may have replaced it elsewhere.
+    /// The ranges that it lost. Later writes may have replaced them elsewhere.
     pub ranges: Vec<Range>,
 }
 
@@ -100,12 +101,12 @@ struct ScrubShared {
     bytes: u64,
     failures: u64,
     told_bytes: u64,
-    /// Who is told what is found.
+    /// The receiver of the findings.
     reports: Option<mpsc::UnboundedSender<FoundDamage>>,
 }
 
-/// Which volumes a store scrubs that is one of several: those that it has, and of those that no store has which
-/// answers, its part.
+/// The volumes that one of several stores scrubs. These are the volumes that it has, and its part
+/// of the volumes that no answering store has.
 pub struct Share {
     /// This store.
     pub me: StoreId,
@@ -147,8 +148,8 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// Takes up what the state directory has. A file that cannot be read is begun anew: it holds nothing that a
-    /// pass does not find out.
+    /// Reads the file in the state directory. If it is unreadable, begins anew: it holds nothing
+    /// that a pass does not find out.
     pub fn open(state: &Path, settings: Settings) -> Scrub {
         let file = state.join("scrub.json");
         let state = match read(&file) {
@@ -164,8 +165,8 @@ impl Scrub {
         Scrub { settings, file, shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// Scrubs for ever, or not at all if the settings say so: this store's share, or everything where there are no
-    /// others.
+    /// Scrubs for ever, or not at all if the settings say so: this store's share, or everything
+    /// where there are no others.
     pub async fn run(self, objects: Arc<dyn Objects>, share: Option<Share>, repair: Repair) {
         if self.settings.every.is_zero() || self.settings.bytes_per_second == 0 {
             return;
@@ -262,7 +263,7 @@ impl Scrub {
             if damage.is_some() || number as u64 % NOTE_EVERY == NOTE_EVERY - 1 {
                 self.note(&state).await;
             }
-            // What has been told is not forgotten.
+            // A restart must not forget reported findings.
             self.shared().state = state;
             if let Some(damage) = &damage {
                 tracing::error!(
@@ -276,7 +277,7 @@ impl Scrub {
         Ok(())
     }
 
-    /// Gives out what is found from now on, in place of whom it was given to before.
+    /// Returns a receiver of all findings from now on. It replaces the earlier receiver.
     pub fn reports(&self) -> mpsc::UnboundedReceiver<FoundDamage> {
         let (reports, found) = mpsc::unbounded_channel();
         self.shared().reports = Some(reports);
@@ -292,7 +293,8 @@ impl Scrub {
         }
     }
 
-    /// Objects of a volume that are known to be damaged, and of which ranges they lost the content, as far as that is kept.
+    /// Known damaged objects of a volume, and their lost ranges, as far as the scrub remembers
+    /// them.
     pub fn known(&self, volume: VolumeId) -> Vec<(String, Vec<Range>)> {
         let prefix = longhaul_core::store::catalog::volume_prefix(volume);
         let shared = self.shared();
@@ -305,13 +307,13 @@ impl Scrub {
         damage.map(|known| (known.object.clone(), ranges(known))).collect()
     }
 
-    /// Hosts were told of so many bytes that are damaged.
+    /// Counts damaged bytes reported to hosts.
     pub fn told(&self, bytes: u64) {
         self.shared().told_bytes += bytes;
     }
 
-    /// Verifies an object. It is read again before it counts as damaged: what came wrong over a network is not
-    /// what is stored.
+    /// Verifies an object. It counts as damaged only after a second read: a network may have
+    /// damaged the first one.
     async fn object(
         &self,
         objects: &dyn Objects,
@@ -325,7 +327,8 @@ impl Scrub {
                     Ok(()) => return Ok(None),
                     Err(damage) => (1, damage.problem.clone(), damage),
                 },
-                // Deleted meanwhile. A segment that should be there is missed by who opens the volume.
+                // Somebody has deleted it meanwhile. If a segment is missing wrongly, the next open
+                // of the volume notices.
                 Err(GetError::NotFound) => return Ok(None),
                 Err(GetError::Damaged(problem)) => {
                     let damage = scrub::Damage { problem, ranges: Vec::new(), unknown: true };
@@ -339,7 +342,7 @@ impl Scrub {
                 }
             };
             let Some(pause) = RETRY_PAUSES[..tries].get(attempt) else {
-                // If nothing can be read, nothing is known about this one.
+                // If no read works, nothing is known about this object.
                 let probe = longhaul_core::store::catalog::name_key(&spec.name);
                 return match objects.get(&probe, None).await {
                     Ok(_) | Err(GetError::NotFound | GetError::Damaged(_)) => {
@@ -354,7 +357,7 @@ impl Scrub {
         }
     }
 
-    /// Reads an object, and waits until the next may be read.
+    /// Reads an object, and waits until the next read may begin.
     async fn read(&self, objects: &dyn Objects, key: &str) -> Result<Bytes, GetError> {
         let data = objects.get(key, None).await?;
         let seconds = data.len() as f64 / self.settings.bytes_per_second as f64;
@@ -412,7 +415,7 @@ impl Scrub {
         out.single("longhaul_store_scrub_damaged_objects", "gauge", help, damaged as f64);
     }
 
-    /// For the status: of a volume, what is damaged.
+    /// The damage of a volume, for the status.
     pub fn volume_json(&self, name: &str) -> Value {
         let shared = self.shared();
         let damage = shared.state.damage.iter().filter(|damage| damage.volume == name);
@@ -473,7 +476,7 @@ impl DamagedObject {
     }
 }
 
-/// What it costs, for the log.
+/// The cost of the damage, for the log.
 fn in_words(damage: &DamagedObject) -> String {
     const SHOWN: usize = 8;
     let ranges = damage.sectors.iter().take(SHOWN);
@@ -501,10 +504,10 @@ async fn verify(
     tokio::task::spawn_blocking(verify).await
 }
 
-/// Whether the file of a state directory says how far the scrub has come.
+/// Whether the file in a state directory holds the position of the scrub.
 ///
 /// # Errors
-/// If it is damaged, or was written by a newer longhaul.
+/// If it is damaged, or a newer longhaul wrote it.
 pub fn check_file(file: &Path) -> Result<()> {
     read(file).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Which tenants there are, what they may have and do, and have. [`longhaul_core::store::fleet::tenants`] decides.
+//! Tenants, their limits, and their use. [`longhaul_core::store::fleet::tenants`] decides.
 
 use super::catalog::Entry;
 use super::drive::drive;
@@ -7,19 +7,19 @@ use longhaul_core::store::fleet::tenants::{AllowSize, FindLimits, FindRoom, Oper
 use longhaul_core::wire::link::{TenantLimits, TenantOperation, TenantReply, VolumeError};
 use longhaul_objects::Objects;
 
-/// What a tenant may have and do; nothing, if there is none of that name.
+/// The limits of a tenant; none, if there is no tenant of that name.
 ///
 /// # Errors
-/// If the objects cannot be read.
+/// If the reads fail.
 pub async fn limits(objects: &dyn Objects, tenant: &str) -> Result<TenantLimits, VolumeError> {
     drive(FindLimits(tenant.to_owned()), objects, None).await
 }
 
-/// What a tenant has stored, deleted volumes and all, and how much it may; what it has is not counted where it may
-/// have any amount.
+/// The stored bytes of a tenant, with its deleted volumes, and its quota. Without a quota, this
+/// does not count the bytes.
 ///
 /// # Errors
-/// If the objects cannot be read.
+/// If the reads fail.
 pub async fn stored(
     objects: &dyn Objects,
     tenant: &str,
@@ -27,10 +27,10 @@ pub async fn stored(
     drive(FindRoom(tenant.to_owned()), objects, None).await
 }
 
-/// Whether a volume may be given that size.
+/// Whether a volume may have that size.
 ///
 /// # Errors
-/// If its tenant would be over a limit, or the objects cannot be read.
+/// If its tenant would be over a limit, or the reads fail.
 pub async fn allow_size(
     objects: &dyn Objects,
     spec: &VolumeSpec,
@@ -40,10 +40,10 @@ pub async fn allow_size(
     drive(AllowSize(entry), objects, None).await
 }
 
-/// Does what is asked about tenants.
+/// Carries out an operation on tenants.
 ///
 /// # Errors
-/// If it cannot be done; the message says why and what to do.
+/// If it fails. The message says why and what to do.
 pub async fn operate(
     objects: &dyn Objects,
     operation: TenantOperation,
@@ -97,7 +97,7 @@ mod tests {
         operate(&objects, set(limits(None, Some(3 << 20)))).await.unwrap();
         let c = new("acme/c").await.unwrap();
         assert!(said(new("acme/d").await.unwrap_err()).contains("together"));
-        // What is deleted does not count, until it is to come back.
+        // A deleted volume counts again when it comes back.
         let entry = Entry { sectors: 2048, spec: c.clone() };
         trash::delete(&objects, &entry, None, &BTreeSet::new()).await.unwrap();
         new("acme/d").await.unwrap();

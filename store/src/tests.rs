@@ -463,7 +463,8 @@ async fn a_volume_that_nobody_uses_takes_no_memory_and_opens_again() {
     store.volume(&["delete", "c"]).await.unwrap();
     until_open(&store, 1).await;
 
-    // A host whose connection broke finds its epoch; one that owes writes is not forgotten.
+    // A host with a broken connection finds its epoch. The store does not forget a host that owes
+    // writes.
     host.close().await;
     until_open(&store, 0).await;
     let host = store.requests().await;
@@ -542,7 +543,7 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     while !matches!(events.recv().await.unwrap(), LinkEvent::Up { .. }) {}
     let resume = ToStore::Resume { request: 2, volume, epoch, host: HostId(7) };
     client.send(Lane::Control, resume.into());
-    // Where what is committed is, before how much that is.
+    // The place of the committed data comes before its size.
     let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
     let second = SecondState::None;
     assert_eq!(frame.message, ToHost::Second { volume, epoch, second });
@@ -596,7 +597,7 @@ async fn directories_of_others_are_refused_and_left_alone() {
     let error = refused(fresh.path(), fresh.path()).await;
     assert!(error.contains("holiday.jpg") && error.contains("longhaul-store.json"), "{error}");
 
-    // What a start that was cut short leaves is no reason.
+    // Leftovers of an unfinished start are no reason.
     std::fs::remove_file(fresh.path().join("holiday.jpg")).unwrap();
     for name in ["lock", "longhaul-store.json.17.tmp"] {
         std::fs::write(fresh.path().join(name), "").unwrap();

@@ -1,5 +1,5 @@
-//! Deleted volumes: what keeps their data until its time is up, gives them a name again, or removes them.
-//! [`longhaul_core::store::fleet::deletion`] decides.
+//! Deleted volumes: keeps their data until their time is up, gives them a name again, or removes
+//! them. [`longhaul_core::store::fleet::deletion`] decides.
 
 use super::catalog::Entry;
 use super::drive::drive;
@@ -17,16 +17,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use longhaul_core::store::fleet::deletion::Tended;
 
-/// Volumes with records, whatever these say, and the numbers of the newest.
+/// Volumes with records, whatever their content, and the numbers of the newest records.
 ///
 /// # Errors
-/// If they cannot be listed.
+/// If the list fails.
 pub async fn known(objects: &dyn Objects) -> Result<BTreeMap<VolumeId, u64>, String> {
     drive(FindRecords, objects, None).await
 }
 
-/// Deletes a volume that no engine has open: its data stays, and it can be restored. `lease` is that of the store that has
-/// it.
+/// Deletes a volume that no engine has open. Its data stays, and a restore is possible. `lease` is
+/// that of the store that has the volume.
 ///
 /// # Errors
 /// See [`DeleteVolume`].
@@ -40,7 +40,8 @@ pub async fn delete(
     drive(DeleteVolume { entry, lease, clones }, objects, None).await
 }
 
-/// Gives a deleted volume a name again. `me` takes its lease, if there are leases. For whoever asks there are only those of `of`.
+/// Gives a deleted volume a name again. `me` takes its lease, if there are leases. For whoever asks
+/// there are only those of `of`.
 ///
 /// # Errors
 /// See [`RestoreVolume`].
@@ -56,11 +57,11 @@ pub async fn restore(
     drive(RestoreVolume { me, volume, name, of: Some(&has) }, objects, None).await
 }
 
-/// Does what is to be done about a volume that has a record, if it is time by `now`; its data stays for `grace` seconds after
-/// it was deleted.
+/// Carries out the next step for a volume with a record, if its time has come by `now`. Its data
+/// stays for `grace` seconds after its deletion.
 ///
 /// # Errors
-/// If the objects cannot be read or written: the next one goes on.
+/// If a read or a write fails: the next call goes on.
 pub async fn tend(
     objects: &dyn Objects,
     me: Option<&Holder>,
@@ -71,10 +72,10 @@ pub async fn tend(
     drive(TendVolume { me: me.cloned(), volume, grace, now }, objects, None).await
 }
 
-/// Decides that the data of a deleted volume goes. For whoever asks there are only those of `of`.
+/// Decides to remove the data of a deleted volume. The caller only sees the volumes of `of`.
 ///
 /// # Errors
-/// If there is no such deleted volume, or the objects cannot be read or written.
+/// If there is no such deleted volume, or a read or a write fails.
 pub async fn condemn(
     objects: &dyn Objects,
     volume: VolumeId,
@@ -84,7 +85,8 @@ pub async fn condemn(
     drive(CondemnVolume { volume, of: Some(&has) }, objects, None).await
 }
 
-/// Removes the data of a deleted volume. It takes some milliseconds for each few segments, minutes for a large volume.
+/// Removes the data of a deleted volume. It takes some milliseconds for each few segments, minutes
+/// for a large volume.
 ///
 /// # Errors
 /// As for [`condemn`].
@@ -92,11 +94,11 @@ pub async fn purge(objects: &dyn Objects, volume: VolumeId) -> Result<Tended, Vo
     drive(PurgeVolume(volume), objects, None).await
 }
 
-/// Deleted volumes by identity, after the one named, as far as `wanted`; and whether there are more. `grace` is for how
-/// many seconds data stays.
+/// Deleted volumes by identity, after `after`, as far as `wanted`. Also whether there are more.
+/// Data stays for `grace` seconds.
 ///
 /// # Errors
-/// If they cannot be read.
+/// If the reads fail.
 pub async fn list(
     objects: &dyn Objects,
     after: VolumeId,

@@ -1,4 +1,4 @@
-//! What the admin address of a store shows. The actor answers questions between two events.
+//! The pages of the admin address of a store. The actor answers questions between two events.
 
 mod limits;
 mod replica;

@@ -26,7 +26,7 @@ const LONGER_LINES: [(&str, usize); 12] = [
     ("objects", 38),
     ("link", 223),
     ("api", 32),
-    ("store", 109),
+    ("store", 54),
     ("cli", 40),
     ("sim", 17),
     ("lab", 33),

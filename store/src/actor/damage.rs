@@ -1,4 +1,4 @@
-//! Known damage, of which hosts are told: they may have the data in their caches.
+//! Known damage. Hosts get reports of it, because they may have the data in their caches.
 
 use super::super::scrub::{FoundDamage, Scrub};
 use longhaul_core::block::{Range, VolumeId};
@@ -7,19 +7,19 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// What a read found is not told again for so long: clients may read it again and again.
+/// How long not to report damage again that a read found: clients may read it again and again.
 const AGAIN: Duration = Duration::from_secs(60);
-/// What is known is told again after so long, if it is still read from there.
+/// How long until the next report of known damage that reads still meet.
 pub(super) const TELL_AGAIN: Duration = Duration::from_secs(3600);
-/// Most of what reads found that is remembered.
+/// Most findings of reads to remember.
 const RECENT_MAX: usize = 64;
 
-/// What is known of damage.
+/// Known damage.
 pub(super) struct DamageReports {
     scrub: Scrub,
-    /// What the scrub finds.
+    /// The findings of the scrub.
     found: mpsc::UnboundedReceiver<FoundDamage>,
-    /// What reads found of late.
+    /// Recent findings of reads.
     recent: VecDeque<(Instant, String, Range)>,
 }
 
@@ -29,7 +29,7 @@ impl DamageReports {
         DamageReports { scrub, found, recent: VecDeque::new() }
     }
 
-    /// What the scrub finds next.
+    /// The next finding of the scrub.
     pub async fn next(&mut self) -> FoundDamage {
         match self.found.recv().await {
             Some(found) => found,
@@ -42,7 +42,7 @@ impl DamageReports {
         self.scrub.known(volume)
     }
 
-    /// What an engine says of damage; the object and the range, if that is to be told.
+    /// Takes an engine's event of damage. Returns the object and the range, if a report is due.
     pub fn event(&mut self, event: &Event) -> Option<(String, Range)> {
         match event {
             Event::DamageTold { bytes, .. } => self.scrub.told(*bytes),

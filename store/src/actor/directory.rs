@@ -1,8 +1,7 @@
-//! The volumes that this store knows of: their names, their identities, and the snapshots of them
-//! that are in use.
+//! The volumes that this store knows: their names, their identities, and their snapshots in use.
 //!
-//! A name leads to a description and an identity to a name. While a volume is deleted its identity
-//! leads nowhere and its description stays, so that nobody uses the volume and nobody takes its
+//! A name leads to a description and an identity to a name. During the deletion of a volume its
+//! identity leads nowhere and its description stays. So nobody uses the volume and nobody takes its
 //! name.
 
 use super::super::catalog::{Catalog, Entry};
@@ -24,7 +23,7 @@ pub(super) struct SnapshotLocation {
 /// Names and identities of volumes and snapshots.
 pub(super) struct Directory {
     volumes: BTreeMap<String, Entry>,
-    /// By name, why descriptions cannot be used.
+    /// By name, why descriptions are unusable.
     damaged: BTreeMap<String, String>,
     names: HashMap<VolumeId, String>,
     snapshots: HashMap<VolumeId, SnapshotLocation>,
@@ -93,7 +92,7 @@ impl Directory {
         self.name(self.volume_of(id))
     }
 
-    /// Why the description of a volume of that name cannot be used.
+    /// Why the description of a volume of that name is unusable.
     pub fn damage(&self, name: &str) -> Option<&String> {
         self.damaged.get(name)
     }

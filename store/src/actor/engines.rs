@@ -1,9 +1,9 @@
-//! The engines of the volumes and snapshots in use: what the store keeps with each, and what it
-//! remembers of a volume whose engine is closed.
+//! The engines of the volumes and snapshots in use, and the state that the store keeps with each.
+//! Also its memory of volumes whose engine is closed.
 //!
-//! An engine is opened when somebody wants it and closed when nobody needs it: memory is for
-//! volumes in use, not for all that exist. With nothing under way a closed engine loses nothing.
-//! Opening it again reads its newest root and the few segments after it.
+//! An engine opens when somebody wants it and closes when nobody needs it: memory is for volumes in
+//! use, not for all that exist. With nothing under way a closed engine loses nothing. The next open
+//! reads its newest root and the few segments after it.
 
 use super::super::catalog::attribute;
 use super::completions::Completions;
@@ -22,15 +22,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Pause before a volume that cannot be used is opened anew. It doubles each time, up to sixteen
-/// times as much: opening takes a list and some reads.
+/// Pause before an unusable volume opens anew. It doubles each time, up to sixteen times as much,
+/// because an open takes a list and some reads.
 const OPEN_AGAIN: Duration = Duration::from_secs(4);
 
-/// What became of the tasks of engines.
+/// The outcomes of the engines' tasks.
 pub(super) enum EngineDone {
     /// An operation on an object.
     Object(ObjectDone),
-    /// When snapshots of a volume are to be taken.
+    /// The snapshot schedule of a volume.
     Schedule(VolumeId, Schedule),
 }
 
@@ -48,17 +48,17 @@ pub(super) struct ObjectDone {
 /// The engine of a volume or snapshot.
 pub(super) struct Engine {
     pub volume: Volume,
-    /// An operation on objects of an earlier engine is not answered to this one.
+    /// Distinguishes engines, so that this one gets no answers to operations of an earlier one.
     number: u64,
     /// Sessions that have spoken to it.
     sessions: BTreeSet<u64>,
-    /// It has no room: what its sessions drain is not read.
+    /// It has no room: the link does not read the drain lanes of its sessions.
     paused: bool,
     /// Whether a message has come for it since the last look.
     used: bool,
     /// Deletions that wait until it is open, and then until it is idle.
     deletions: Vec<ReplyTo>,
-    /// It finishes what is under way, to be deleted or to be served by another store.
+    /// It finishes its work under way. After that comes its deletion, or another store serves it.
     leaving: bool,
     /// The last failure of an operation that has not succeeded since: the object, and the error.
     retrying: Option<(String, String)>,
@@ -69,7 +69,7 @@ pub(super) struct Engine {
     failures: OpenFailures,
 }
 
-/// Which host has been told of known damage.
+/// The host that has heard of known damage.
 #[derive(Default)]
 struct DamageNotices {
     /// The holder at the last look.
@@ -81,7 +81,7 @@ struct DamageNotices {
 #[derive(Default)]
 struct SnapshotSchedule {
     schedule: Schedule,
-    /// A snapshot is being taken or deleted.
+    /// A snapshot operation is under way.
     running: bool,
 }
 
@@ -91,7 +91,7 @@ struct OpenFailures {
     failed_at: Option<Instant>,
     /// How often in a row before.
     before: u32,
-    /// The object for which it failed has been brought back since.
+    /// The failed object has been restored since.
     repaired: bool,
 }
 
@@ -103,7 +103,7 @@ pub(super) enum DeletionStep {
     Refuse(Vec<ReplyTo>, VolumeError),
     /// The engine finishes what is under way.
     ShutDown,
-    /// Nothing is under way: the volume can be deleted.
+    /// Nothing is under way: a deletion can begin.
     Idle,
 }
 
@@ -142,7 +142,7 @@ impl Engine {
         !self.deletions.is_empty()
     }
 
-    /// The error of the operation that is tried again.
+    /// The error of the operation that the engine repeats.
     pub fn retrying(&self) -> Option<&String> {
         self.retrying.as_ref().map(|(_, error)| error)
     }
@@ -217,8 +217,8 @@ impl Engine {
         self.volume.handle_session_closed(now, SessionId(session));
     }
 
-    /// Whether the volume could not be used some time ago, and nothing is left of that: what was
-    /// missing is, or may be, there again.
+    /// Whether the volume was unusable some time ago, and no reason for that is left: the missing
+    /// objects exist, or may exist, again.
     fn may_be_opened_anew(&self) -> bool {
         let OpenFailures { failed_at, before, repaired } = self.failures;
         let pause = OPEN_AGAIN * (1 << before.min(4));
@@ -228,8 +228,8 @@ impl Engine {
             && !self.leaving
     }
 
-    /// An object that it needs has been brought back, or could not be; `last` if it waits for no
-    /// other.
+    /// The restore of an object that it needs has ended. `repaired` tells whether it succeeded, and
+    /// `last` whether the engine waits for no other.
     pub fn handle_repaired(&mut self, now: Time, key: &str, repaired: bool, last: bool) {
         self.failures.repaired |= repaired && last;
         self.volume.handle_repaired(now, key, repaired);
@@ -274,7 +274,7 @@ impl Engine {
         let failed = self.volume.failed().is_some();
         let refusal = match self.volume.info() {
             None if !failed => return DeletionStep::Wait,
-            // What cannot be opened cannot be attached either.
+            // A volume that does not open cannot be attached either.
             None => None,
             Some(_) if failed => None,
             Some(live) => match live.host {
@@ -296,8 +296,8 @@ impl Engine {
         DeletionStep::ShutDown
     }
 
-    /// The host that is to be told of known damage now: not at once, because a host that attaches a
-    /// volume takes a while until it listens, and not again before `again`.
+    /// The host that has to hear of known damage now. Not at once, because a host takes a while
+    /// after its attach until it listens. Not again before `again`.
     pub fn due_notice(&mut self, again: Duration) -> Option<SessionId> {
         let host = self.volume.session();
         let seen = std::mem::replace(&mut self.notices.seen, host) == host;
@@ -317,8 +317,8 @@ impl Engine {
         !self.schedule.schedule.is_empty()
     }
 
-    /// The snapshot that the schedule says is to be taken or deleted now. Until
-    /// [`Engine::schedule_done`] it says no other.
+    /// The snapshot to take or delete now, by the schedule. Returns no other until
+    /// [`Engine::schedule_done`].
     pub fn due_snapshot(&mut self) -> Option<Due> {
         if self.schedule.running || self.leaving || self.volume.info().is_none() {
             return None;
@@ -340,7 +340,7 @@ impl Engine {
     }
 }
 
-/// What the tenants' hosts do at the engines of this store.
+/// The use of the engines by the tenants' hosts.
 #[derive(Default)]
 pub(super) struct TenantUse {
     /// Whether a host has a volume attached.
@@ -352,7 +352,7 @@ pub(super) struct TenantUse {
 /// All engines.
 pub(super) struct Engines {
     all: BTreeMap<VolumeId, Engine>,
-    /// State of volumes when their engines were closed.
+    /// The states of volumes at the time their engines closed.
     known: HashMap<VolumeId, LiveInfo>,
     /// Of every engine; all share the memory for their maps.
     pub config: Config,
@@ -400,7 +400,7 @@ impl Engines {
         self.all.contains_key(&id)
     }
 
-    /// State of a volume: of its engine, or when that was closed.
+    /// State of a volume, from its engine, or from the time when that closed.
     pub fn live(&self, id: VolumeId) -> Option<LiveInfo> {
         let engine = self.all.get(&id).and_then(|engine| engine.volume.info());
         engine.or_else(|| self.known.get(&id).cloned())
@@ -461,7 +461,8 @@ impl Engines {
             .sum()
     }
 
-    /// Whether what a session drains is not to be read: a volume of it has no room.
+    /// Whether the link must not read the drain lane of a session, because a volume of it has no
+    /// room.
     pub fn is_paused_for(&self, session: u64) -> bool {
         self.all.values().any(|engine| engine.paused && engine.sessions.contains(&session))
     }
@@ -490,8 +491,8 @@ impl Engines {
         scheduled.map(|(id, _)| *id).collect()
     }
 
-    /// Closes the engines that nobody needs. One that cannot go on or is owed writes stays, for its
-    /// state to be seen.
+    /// Closes the engines that nobody needs. If one cannot go on or waits for a host's writes, it
+    /// stays, so that operators see its state.
     pub fn close_unused(&mut self) {
         let (known, objects) = (&mut self.known, &self.objects);
         self.all.retain(|id, engine| {
@@ -513,7 +514,7 @@ impl Engines {
         });
     }
 
-    /// Closes snapshots that only map diffs have opened, beyond `keep` and those that are needed.
+    /// Closes snapshots that only map diffs have opened, beyond `keep` and except needed ones.
     pub fn close_idle_snapshots(&mut self, needed: &BTreeSet<VolumeId>, keep: usize) {
         let idle = self
             .all
@@ -526,7 +527,7 @@ impl Engines {
         }
     }
 
-    /// Whether an engine is to be opened: with how many failures before; or why not.
+    /// Whether an engine may open: with the number of failures before, or why not.
     pub fn opening(&self, id: VolumeId) -> Opening {
         match self.all.get(&id) {
             None => Opening::Open(0),
@@ -597,15 +598,15 @@ impl Engines {
     }
 }
 
-/// Whether an engine is to be opened.
+/// Whether an engine may open.
 pub(super) enum Opening {
     Open(u32),
     IsOpen,
     Leaving,
 }
 
-/// Whether an operation is over with this: it had an answer, or is not tried again. Deletions are
-/// not; what stays is deleted with the next.
+/// Whether an operation ends with this result: it has an answer, or the engine does not repeat it.
+/// The engine repeats no deletion: the next one also deletes the leftovers.
 pub(super) fn settles(result: &ObjectResult) -> bool {
     !matches!(
         result,

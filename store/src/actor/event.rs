@@ -17,7 +17,7 @@ use super::stage::rates::RatesDone;
 use super::stage::snapshots::SnapshotDone;
 use longhaul_core::wire::link::ToHost;
 
-/// What has become of a task.
+/// The outcome of a task.
 pub(super) enum TaskDone {
     Engine(EngineDone),
     Quota(QuotaDone),

@@ -23,22 +23,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often hosts that are to leave are told so: some may not have found another store yet.
+/// How often to repeat the request to hosts to leave: some may not have found another store yet.
 pub(super) const REMIND: Duration = Duration::from_secs(2);
 
-/// What became of the tasks about other stores.
+/// The outcomes of the tasks about other stores.
 pub(super) enum FleetDone {
-    /// The location was looked at.
+    /// The look at the location has ended.
     Found(Result<FoundInLocation, String>),
-    /// What other stores say of themselves, for a list.
+    /// The reports of other stores, for a list.
     Listed(ReplyTo, Vec<StoreState>),
-    /// What other stores say of themselves, to share the hosts.
+    /// The reports of other stores, to share the hosts.
     Loads(Option<ReplyTo>, Vec<StoreReport>),
     /// A certificate that a party asked for is signed, or not.
     Signed(ReplyTo, String, Result<StoreReply, VolumeError>),
-    /// This store's own certificate was seen to: whether it shows another one.
+    /// The check of this store's own certificate has ended. True if the store shows a new one.
     Certificate(anyhow::Result<bool>),
-    /// A store that does not answer is forgotten, or not.
+    /// The removal of a store that does not answer has ended.
     Forgotten(ReplyTo, Result<(), VolumeError>),
 }
 
@@ -52,16 +52,16 @@ pub struct Fleet {
     pub state: PathBuf,
     draining: bool,
     issued: Arc<Issued>,
-    /// What was accepted when the other stores agreed.
+    /// The state of the accepted certificates at the last agreement of the stores.
     accepted: Option<Stamp>,
-    /// The others are to be told that something has changed, once it is in the location.
+    /// The other stores have to hear of a change, once the location has it.
     tell: bool,
     traffic: Traffic,
 }
 
 /// The traffic of sessions.
 struct Traffic {
-    /// When it was looked at last.
+    /// Time of the last measurement.
     measured: Instant,
     /// Of each session: bytes until then, and how many a second before.
     sessions: BTreeMap<u64, (u64, u64)>,
@@ -109,7 +109,7 @@ impl Fleet {
         self.tell = true;
     }
 
-    /// Whether they are to be told now, which is said once.
+    /// Whether the other stores have to hear of a change now. True once for each change.
     pub(super) fn take_tell(&mut self) -> bool {
         std::mem::take(&mut self.tell)
     }
@@ -138,8 +138,8 @@ impl Fleet {
         self.traffic.sessions.get(&session).map_or(0, |(_, rate)| *rate)
     }
 
-    /// Which credentials were accepted has changed since the last call; or whether a credential was
-    /// shown that this store does not know, which another store may have issued.
+    /// Whether the accepted credentials have changed since the last call. Also whether a client
+    /// showed an unknown credential, which another store may have issued.
     pub(super) fn credentials(&mut self) -> CredentialNews {
         let stamp = self.issued.stamp();
         let rotated = stamp.is_some() && stamp != self.accepted;
@@ -151,19 +151,20 @@ impl Fleet {
         CredentialNews { rotated, unknown }
     }
 
-    /// The addresses that hosts are told, and whether they are to leave. `standby` is where volumes
-    /// will be served from if all this is lost.
+    /// The addresses for hosts, and whether they have to leave. `standby` are the stores that will
+    /// serve the volumes after a loss of all this.
     pub(super) fn advice(&self, standby: Vec<String>) -> Advice {
         let others = self.peers.list();
         let mut stores = addresses(&self.me, &others, self.draining);
         stores.extend(standby);
         let leave = self.draining && !others.is_empty();
-        // Those that leave are told where to, and nothing that could be this store again.
+        // Hosts that leave get the addresses of other stores only, and none that could be this
+        // store again.
         let told = if leave { others.into_values().flatten().collect() } else { stores.clone() };
         Advice { stores, told, leave }
     }
 
-    /// There are these stores. Says whether others than before.
+    /// Takes the list of stores. Returns whether it is a new one.
     pub(super) fn know(&self, mut stores: BTreeMap<StoreId, Registered>) -> bool {
         stores.remove(&self.me.id);
         let stores: BTreeMap<_, _> =
@@ -178,7 +179,7 @@ impl Fleet {
         true
     }
 
-    /// What this store says of itself.
+    /// The report of this store about itself.
     pub(super) fn report(&self, volumes: Vec<(VolumeId, LiveInfo)>, hosts: usize) -> StoreReport {
         let attached = volumes.iter().filter(|(_, live)| live.connected).count();
         let volumes = volumes.into_iter().take(MAX_SERVED);
@@ -195,22 +196,22 @@ impl Fleet {
     }
 }
 
-/// What is new about credentials.
+/// News about credentials.
 pub(super) struct CredentialNews {
     pub rotated: bool,
     pub unknown: bool,
 }
 
-/// What hosts are told about stores.
+/// The addresses and orders for hosts.
 pub(super) struct Advice {
     /// For hosts that come.
     pub stores: Vec<String>,
-    /// For hosts that are connected.
+    /// For connected hosts.
     pub told: Vec<String>,
     pub leave: bool,
 }
 
-/// What was found in the location.
+/// The findings in the location.
 pub(super) struct FoundInLocation {
     pub stores: BTreeMap<StoreId, Registered>,
     pub volumes: catalog::Changes,
@@ -218,16 +219,16 @@ pub(super) struct FoundInLocation {
     pub replica: LocationNews,
 }
 
-/// What this store does for and with the others.
+/// The work of this store for and with the others.
 pub(super) struct FleetService {
     /// Nothing if this store has its volumes for itself.
     pub fleet: Option<Fleet>,
-    /// The location is being looked at, and once more after that.
+    /// A look at the location is under way, and another one has to follow.
     looking: bool,
     look_again: bool,
     /// Parties for which a certificate is being signed.
     signing: BTreeSet<String>,
-    /// This store's own certificate is being seen to.
+    /// A check of this store's own certificate is under way.
     tending: bool,
     own: Arc<Own>,
     objects: Arc<dyn Objects>,
@@ -319,7 +320,7 @@ impl FleetService {
         self.looking = false;
     }
 
-    /// Whether it is to be looked once more, which is said once.
+    /// Whether another look has to follow. True once for each request.
     pub fn take_look_again(&mut self) -> bool {
         std::mem::take(&mut self.look_again)
     }
@@ -353,8 +354,8 @@ impl FleetService {
         });
     }
 
-    /// Gives a party another certificate for the same key. The other stores hear of it when stores
-    /// are reminded.
+    /// Gives a party another certificate for the same key. The other stores hear of it with the
+    /// next reminder.
     pub fn renew(
         &mut self,
         to: ReplyTo,
@@ -412,8 +413,8 @@ impl FleetService {
         self.signing.remove(party);
     }
 
-    /// Renews this store's certificate in time, and takes the one that was put into its place: on
-    /// another thread, as that takes a lock and files.
+    /// Renews this store's certificate in time, and takes a new one that somebody put in its place.
+    /// Runs on another thread, because that takes a lock and files.
     pub fn tend_certificate(&mut self) {
         if std::mem::replace(&mut self.tending, true) {
             return;
@@ -422,7 +423,7 @@ impl FleetService {
         tokio::task::spawn_blocking(move || done.send(FleetDone::Certificate(own.tend())));
     }
 
-    /// The certificate was seen to.
+    /// The check of the certificate has ended.
     pub fn tended_certificate(&mut self, result: anyhow::Result<bool>) {
         self.tending = false;
         match result {
@@ -433,8 +434,7 @@ impl FleetService {
     }
 }
 
-/// The addresses of all stores as hosts are told them: this one's first, unless hosts are to leave
-/// it.
+/// The addresses of all stores for hosts: this store's come first, unless hosts have to leave it.
 pub fn addresses(me: &Holder, others: &BTreeMap<StoreId, Vec<String>>, last: bool) -> Vec<String> {
     let others = others.values().flatten().cloned();
     let own = me.addresses.iter().cloned();
@@ -468,7 +468,7 @@ async fn forget(
         let why = format!("store {id} answers: stop it first");
         return Err(VolumeError::Invalid(why));
     }
-    // First, so that a forget that is cut short can be repeated.
+    // This comes first, so that an unfinished removal can be repeated.
     registry::agree(objects, state).await.map_err(failed)?;
     credential::revoke_store(state, &id.to_string()).map_err(failed)?;
     registry::agree(objects, state).await.map_err(failed)?;

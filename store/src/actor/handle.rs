@@ -1,5 +1,5 @@
-//! How the actor routes: requests through the stages, completions and timers to the children they
-//! belong to, and what follows from one child to the others.
+//! The routing of the actor. Requests go through the stages. Completions and timers go to their
+//! children. The consequences go from one child to the others.
 
 mod catalog;
 mod engines;

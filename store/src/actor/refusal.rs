@@ -2,16 +2,16 @@
 
 use longhaul_core::wire::link::{AttachError, ReadError, StageError, ToHost, ToStore, VolumeError};
 
-/// Why a request is refused.
+/// Why the store refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// There is no such volume, or none that the session may see.
+    /// The volume does not exist, or the session may not see it.
     NotFound,
     /// The description of the volume is damaged, for this reason.
     Damaged(String),
     /// The credential does not allow the request, or the request is invalid.
     Rejected(VolumeError),
-    /// The object cannot be used, or not now.
+    /// The object is unusable, or not usable now.
     Unavailable(VolumeError),
     /// This store does not serve the volume, or no longer: its host resumes first.
     NotServed,

@@ -1,4 +1,4 @@
-//! What engines find damaged or missing is brought back from the replica, while they wait.
+//! Restores objects from the replica that engines find damaged or missing, while the engines wait.
 
 use super::completions::Completions;
 use crate::repair::Repair;
@@ -7,21 +7,21 @@ use longhaul_core::store::{Event, OpenError, VolumeSpec, catalog};
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// What could not be brought back is not tried again before that.
+/// Pause before the next attempt to restore an object after a failure.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Segments at the end of a log that are brought back for one opening.
+/// Most segments at the end of a log to restore for one open.
 const SEGMENTS_MAX: u64 = 4096;
 
-/// An object has been brought back from the replica, or could not be.
+/// The restore of an object from the replica has ended.
 pub(super) struct RepairDone {
     pub key: String,
     pub repaired: bool,
 }
 
-/// Objects that are being brought back, and those that could not be.
+/// Objects with a restore under way, and those whose restore failed.
 pub(super) struct Repairs {
     repair: Repair,
-    /// With the engines that are to be told.
+    /// With the engines that wait.
     under_way: HashMap<String, BTreeSet<VolumeId>>,
     failed: HashMap<String, Instant>,
     done: Completions<RepairDone>,
@@ -32,7 +32,7 @@ impl Repairs {
         Repairs { repair, under_way: HashMap::new(), failed: HashMap::new(), done }
     }
 
-    /// Brings back what an engine says is damaged or missing.
+    /// Begins to restore the objects that an engine reports as damaged or missing.
     pub fn begin(&mut self, id: VolumeId, spec: &VolumeSpec, event: &Event) {
         self.failed.retain(|_, at| at.elapsed() < AGAIN);
         for key in objects_of(event) {
@@ -51,8 +51,8 @@ impl Repairs {
         }
     }
 
-    /// An object has been brought back, or could not be. Returns the engines that wait for it, and
-    /// whether they wait for no other.
+    /// The restore of an object has ended. Returns the engines that wait for it, and whether they
+    /// wait for no other.
     pub fn end(&mut self, done: &RepairDone) -> Vec<(VolumeId, bool)> {
         let waiting = self.under_way.remove(&done.key).unwrap_or_default();
         if !done.repaired {
@@ -63,12 +63,12 @@ impl Repairs {
     }
 }
 
-/// Whether an event says that something is damaged or missing.
+/// Whether an event reports something damaged or missing.
 pub(super) fn may_concern(event: &Event) -> bool {
     !objects_of(event).is_empty()
 }
 
-/// The objects that an event says are damaged or missing.
+/// The objects that an event reports as damaged or missing.
 fn objects_of(event: &Event) -> Vec<String> {
     match event {
         Event::DataDamaged { key, .. }

@@ -1,5 +1,5 @@
-//! The replica of all objects: what is asked about it, and the end of this store if another one has
-//! gone on with it.
+//! The replica of all objects: operations on it, and the end of this store if another one has taken
+//! it over.
 
 use super::completions::Completions;
 use super::request::ReplyTo;
@@ -13,30 +13,30 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// How often this store looks whether the replica is complete, in step, or taken over. Nothing is
-/// asked for that.
+/// How often this store looks whether the replica is complete, in step, or taken over. The look
+/// sends no request.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Volumes that are taken from others at each look.
+/// Volumes to take from other stores at each look.
 const FENCED_AT_ONCE: usize = 16;
 
-/// What became of the tasks about the replica.
+/// The outcomes of the tasks about the replica.
 pub(super) enum ReplicaDone {
-    /// What was asked about it is done, or not; whether other stores are to know.
+    /// An operation has ended. The flag tells whether other stores have to know.
     Answered(ReplyTo, Result<StoreReply, VolumeError>, bool),
-    /// Somebody has gone on there, or it has been found why nothing is repeated.
+    /// Another store has taken it over, or the reason is known why replication has stopped.
     Lost(Result<String, String>),
-    /// It has been noted that the replica is complete, or not.
+    /// The write of the note that the replica is complete has ended.
     Built(Result<(), String>),
 }
 
-/// What the actor remembers of the replica.
+/// The actor's memory of the replica.
 pub(super) struct ReplicaMonitor {
     replica: Arc<Replica>,
     tick: Interval,
-    /// Something about it is being written down.
+    /// A write about it is under way.
     busy: bool,
-    /// It was said why nothing is repeated any more.
+    /// The store has reported why replication has stopped.
     reported: bool,
     ended: Option<String>,
     /// Volumes that whoever served them before may still go on with.
@@ -69,7 +69,8 @@ impl ReplicaMonitor {
         self.tick.tick().await;
     }
 
-    /// Whether the engine of a volume is to take the volume from others, which is said once.
+    /// Whether the engine of a volume has to take the volume from others. True once for each
+    /// volume.
     pub fn take_fencing(&mut self, id: VolumeId) -> bool {
         self.fencing.remove(&id)
     }
@@ -79,7 +80,7 @@ impl ReplicaMonitor {
         self.ended.clone().map(anyhow::Error::msg)
     }
 
-    /// This location has just been gone on with: all volumes are taken from whoever served them
+    /// After a takeover of this location: takes all volumes from the stores that served them
     /// before.
     pub fn take_over(&mut self, volumes: Vec<VolumeId>) {
         self.unfenced = volumes;
@@ -93,7 +94,7 @@ impl ReplicaMonitor {
         volumes
     }
 
-    /// Where what is put of a volume is.
+    /// The durability of a volume's puts on the replica.
     pub fn state_of(&self, id: VolumeId) -> ReplicaDurability {
         let replicated = self.replica.replicated();
         if !replicated.is_active() {
@@ -105,7 +106,7 @@ impl ReplicaMonitor {
         }
     }
 
-    /// Something about the replica is asked.
+    /// Carries out an operation on the replica.
     pub fn operate(
         &self,
         to: ReplyTo,
@@ -145,7 +146,8 @@ impl ReplicaMonitor {
         }
     }
 
-    /// Somebody has gone on there, it is said; or it has been found out why nothing is repeated.
+    /// Another store seems to have taken it over, or the reason is known why replication has
+    /// stopped.
     pub fn lost(&mut self, lost: Result<String, String>) {
         self.busy = false;
         match lost {
@@ -157,7 +159,7 @@ impl ReplicaMonitor {
         }
     }
 
-    /// That it is complete has been written down, or not. Says whether it has.
+    /// The write of the note that it is complete has ended. Returns whether it succeeded.
     pub fn built(&mut self, built: Result<(), String>, volumes: Vec<VolumeId>) -> bool {
         self.busy = false;
         match built {
@@ -174,8 +176,8 @@ impl ReplicaMonitor {
         }
     }
 
-    /// What was found in the location says where volumes are served from. Says whether hosts are to
-    /// be told.
+    /// The look at the location has found where volumes are served. Returns whether hosts have to
+    /// hear of it.
     pub fn looked(&mut self, looked: &LocationNews) -> bool {
         match looked {
             LocationNews::Serving(changed) => *changed,

@@ -34,7 +34,7 @@ pub(super) enum Target {
     Volume(String),
     /// `VOLUME` or `VOLUME@SNAPSHOT`, by name.
     VolumeOrSnapshot(String),
-    /// The objects of a volume, by the volume's name. They are listed without its engine.
+    /// The objects of a volume, by the volume's name. Listing them needs no engine.
     Objects(String),
     /// An attribute of a volume, by the volume's identity. It lies beside the volume's log.
     Attribute(VolumeId),
@@ -76,7 +76,7 @@ impl Target {
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub reply_to: ReplyTo,
-    /// Whose session it is.
+    /// The principal of the session.
     pub principal: Arc<Principal>,
     pub target: Target,
     /// The volume or snapshot whose engine answers. The snapshot stage sets it.
@@ -104,7 +104,7 @@ impl Request {
         &self.body.message
     }
 
-    /// A batch in another lane would neither wait where it has to nor be paid for.
+    /// A batch in another lane would neither wait in the right place nor count for a limit.
     pub fn is_in_wrong_lane(&self) -> bool {
         self.reply_to.lane != Lane::Drain && matches!(self.body.message, ToStore::Batch { .. })
     }
@@ -121,16 +121,16 @@ impl Request {
     }
 }
 
-/// What a stage decides about a request.
+/// The decision of a stage about a request.
 #[derive(Debug)]
 pub(super) enum Decision {
     /// The next stage decides.
     Pass(Request),
     /// The stage keeps the request: it answers it, or gives it back later.
     Hold,
-    /// The request is answered with this.
+    /// Answer the request with this.
     Answer(ReplyTo, ToHost),
-    /// The request is answered with the refusal that fits its message.
+    /// Answer the request with the refusal that fits its message.
     Refuse(Request, Refusal),
     /// Another store serves the volume and answers the request.
     Forward(Request, Redirect),

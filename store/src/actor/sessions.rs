@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub(super) struct Sessions {
     listener: Listener,
-    /// What sessions may do and see. It is a stage of the pipeline, too.
+    /// The rights and the view of sessions. It is a stage of the pipeline, too.
     pub scope: TenantScope,
     /// It is a stage of the pipeline, too.
     pub recorder: AuditRecorder,

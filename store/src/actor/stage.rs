@@ -28,11 +28,11 @@ pub(super) enum Stage {
     Unknown,
     /// The tenant scope decides about volumes that the request names by identity.
     Visibility,
-    /// Growth waits until it is known whether the tenant may have that much.
+    /// Growth waits until the store knows whether the tenant may have that much.
     Growth,
-    /// What adds data waits until the tenant has room.
+    /// Requests that add data wait until the tenant has room.
     Quota,
-    /// What costs something waits for its turn.
+    /// Requests with a cost wait for their turn.
     Rates,
     /// Names and identities become engines.
     Snapshots,
@@ -66,7 +66,7 @@ pub(super) struct Stages {
     pub unknown: UnknownVolumes,
     pub quotas: Quotas,
     pub rates: RateLimits,
-    /// What waits in the two stages before.
+    /// Requests that wait in the two stages before.
     pub drains: HeldDrains,
     pub snapshots: SnapshotNames,
     pub ownership: Ownership,

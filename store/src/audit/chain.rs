@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use time::OffsetDateTime;
 
-/// Longest line that is read, in bytes; those that are written have at most a quarter of that.
+/// Longest readable line, in bytes. Written lines have at most a quarter of that.
 const LINE_BYTES: usize = 64 << 10;
-/// What the first line of all names as the one before it.
+/// The predecessor that the very first line names.
 const NONE_BEFORE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Which of the logs.
+/// One of the logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// What was done by whom.
+    /// The actions of clients.
     Main,
-    /// Who was not let in, or may not do what it asked.
+    /// Refused connections and requests.
     Refused,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// A file with more bytes than this is put aside.
+    /// Largest size of a file before it is put aside.
     pub(super) fn file_bytes(self) -> u64 {
         match self {
             Kind::Main => 16 << 20,
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// Files that are put aside, at most.
+    /// Most files that were put aside.
     pub(super) fn files_kept(self) -> usize {
         match self {
             Kind::Main => 8,
@@ -76,13 +76,13 @@ pub struct Line {
     pub credential: Option<String>,
     /// Where from.
     pub peer: String,
-    /// What was asked for, as in `volume.delete`.
+    /// The requested action, as in `volume.delete`.
     pub action: String,
-    /// What it was about.
+    /// The object of the action.
     pub object: String,
     /// `ok`, or why not.
     pub outcome: String,
-    /// Lines before this one that could not be written.
+    /// Lost lines before this one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost: u64,
     /// SHA-256 of the line before it, without its end, in hexadecimal.
@@ -116,21 +116,21 @@ fn hash(bytes: &[u8]) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The last line that was written.
+/// The last written line.
 #[derive(Clone)]
 struct Head {
     number: u64,
     hash: String,
 }
 
-/// One of the logs, to be written to.
+/// One of the logs, open for writes.
 pub(super) struct Log {
     kind: Kind,
     path: PathBuf,
     file: File,
     /// Bytes of the file that are whole lines.
     bytes: u64,
-    /// There may be more in the file: part of a line that could not be written.
+    /// The file may end with a part of a line, after a failed write.
     torn: bool,
     head: Head,
     lost: Arc<AtomicU64>,
@@ -160,7 +160,7 @@ fn tail(path: &Path) -> Result<(u64, Option<Head>)> {
         return Ok((if from == 0 { 0 } else { length }, None));
     };
     let lines: Vec<&[u8]> = bytes[..end].split(|byte| *byte == b'\n').collect();
-    // The last one that can be read says which number it is.
+    // The last readable line has its number.
     let number = lines
         .iter()
         .rev()
@@ -188,7 +188,7 @@ impl Log {
         Ok(Log { kind, path, file, bytes, torn: false, head, lost })
     }
 
-    /// Writes lines; those that cannot be written are counted.
+    /// Writes lines, and counts those whose write failed.
     pub(super) fn append(&mut self, events: Vec<(String, Event)>) {
         let count = events.len() as u64;
         let lost = self.lost.swap(0, Ordering::Relaxed);
@@ -231,7 +231,7 @@ impl Log {
     }
 }
 
-/// Here all texts are bounded and escaped.
+/// Formats a line. Bounds and escapes all texts.
 fn line(before: &Head, time: String, event: &Event, lost: u64) -> Line {
     let some = |text: &Option<String>| text.as_deref().map(bounded);
     Line {
@@ -283,7 +283,7 @@ fn lines(path: &Path, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut file = BufReader::new(file);
     loop {
         let mut line = Vec::new();
-        // What is longer than a line comes in parts, none of which is one.
+        // An overlong line comes in parts, none of which is a valid line.
         let limit = LINE_BYTES as u64 + 2;
         let read = file.by_ref().take(limit).read_until(b'\n', &mut line);
         if read.with_context(|| format!("cannot read {}", path.display()))? == 0 {
@@ -293,10 +293,11 @@ fn lines(path: &Path, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     }
 }
 
-/// Reads the lines of a store since a time, the oldest first. What a crash has cut short is left out.
+/// Reads the lines of a store since a time, the oldest first. Skips a line that a crash has cut
+/// short.
 ///
 /// # Errors
-/// If there is no audit log, or it cannot be read.
+/// If there is no audit log, or it is unreadable.
 pub fn read(
     state: &Path,
     since: Option<OffsetDateTime>,
@@ -307,7 +308,7 @@ pub fn read(
         let line = parse(bytes.strip_suffix(b"\n")?).ok()?;
         (line.time >= since).then_some(line)
     };
-    // These are few: they are put where they belong among the others.
+    // These are few: insert each at its place among the others.
     let mut refused = Vec::new();
     for path in Kind::Refused.files(state).iter().filter(|path| path.exists()) {
         lines(path, |bytes| {
@@ -328,27 +329,27 @@ pub fn read(
     refused.try_for_each(|line| each(&line))
 }
 
-/// What was found in a log.
+/// The findings in a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Verified {
     /// Lines of the main log and of the refusals.
     pub lines: u64,
-    /// Number of the oldest line of the main log: those before it were deleted as files were put aside.
+    /// Number of the oldest line of the main log. The rotation of files deleted the earlier ones.
     pub first: u64,
     /// Number of its last line.
     pub last: u64,
-    /// SHA-256 of its last line, to be kept elsewhere.
+    /// SHA-256 of its last line, for the operator to keep elsewhere.
     pub head: Option<String>,
-    /// What is wrong, and where.
+    /// The problems, and their places.
     pub problems: Vec<Problem>,
 }
 
-/// What is wrong at a place of a log.
+/// A problem at a place of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Which file.
     pub file: String,
-    /// Which line of it, from 1.
+    /// Number of the line in it, from 1.
     pub line: u64,
     /// What.
     pub what: String,
@@ -360,7 +361,7 @@ struct ChainWalk {
     lines: u64,
     first: u64,
     last: Option<(Line, String, LinePlace)>,
-    /// The lines after this place cannot be told to follow it.
+    /// The lines after this place have no proven predecessor.
     broken: bool,
     problems: Vec<Problem>,
     /// That hash is of one of the lines.
@@ -392,7 +393,7 @@ impl ChainWalk {
             }
         };
         match &self.last {
-            // After one that cannot be read nothing can be said but that it is further on.
+            // After an unreadable line, only the higher number counts.
             Some((last, ..)) if self.broken && line.number > last.number => {}
             Some((last, hash, before)) => {
                 let (due, before) = (last.number + 1, before.clone());
@@ -429,7 +430,7 @@ impl ChainWalk {
 /// Verifies the chains of a store's logs; `anchor` is the hash of a line that was there once.
 ///
 /// # Errors
-/// If there is no audit log, or it cannot be read.
+/// If there is no audit log, or it is unreadable.
 pub fn verify(state: &Path, anchor: Option<&str>) -> Result<Verified> {
     let mut all = Verified::default();
     let mut anchored = false;
@@ -449,7 +450,8 @@ pub fn verify(state: &Path, anchor: Option<&str>) -> Result<Verified> {
                 let place = LinePlace { file: file.clone(), line: number };
                 match bytes.strip_suffix(b"\n") {
                     Some(whole) => walk.line(place, whole, anchor, oldest_goes),
-                    // It is being written, or a crash has cut it short: the next start removes it.
+                    // A write of it is under way, or a crash has cut it short: the next start
+                    // removes it.
                     None if path == files.last().unwrap_or(path) => {}
                     None => {
                         walk.problem(&place, "the line has no end: it was cut short".to_owned())

@@ -1,18 +1,19 @@
-//! Which refusals are written: so many of each address or credential a minute, and so many of all.
+//! Limits the refusals to write: a number for each address or credential a minute, and a number for
+//! all.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// For so long refusals are counted together.
+/// The window in which refusals count together.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Lines of one address or credential in that time, at most.
 pub(super) const OF_SOURCE: u64 = 10;
 /// Lines of all of them in that time, at most.
 pub(super) const OF_ALL: u64 = 500;
-/// Addresses or credentials that are counted one by one; those of more are counted together.
+/// Addresses or credentials with a count of their own. The others have one common count.
 const SOURCES: usize = 1024;
-/// Those whose sums are written one by one.
+/// Sources whose sums get a line of their own.
 const SUMMARIES: usize = 32;
 
 #[derive(Default)]
@@ -21,7 +22,7 @@ struct Count {
     left_out: u64,
 }
 
-/// What has been refused in this minute.
+/// The refusals of this minute.
 pub(super) struct Refusals {
     since: Instant,
     written: u64,
@@ -34,7 +35,7 @@ pub(super) struct Refusals {
 pub(super) enum RefusalSource {
     /// Somebody there, who has shown no credential.
     Address(IpAddr),
-    /// Who has the credential of that serial number.
+    /// The holder of the credential with that serial number.
     Credential(String),
 }
 
@@ -53,7 +54,7 @@ impl std::fmt::Display for RefusalSource {
     }
 }
 
-/// Whoever has an IPv6 network has 2^64 addresses of it: they are one.
+/// The owner of an IPv6 network has 2^64 addresses of it: they count as one.
 fn network(source: IpAddr) -> IpAddr {
     match source {
         IpAddr::V6(address) => match address.to_ipv4_mapped() {
@@ -69,7 +70,7 @@ impl Refusals {
         Refusals { since: now, written: 0, sources: HashMap::new(), others: 0 }
     }
 
-    /// Somebody was refused: what is to be said of the time before, and whether this is to be written.
+    /// Counts a refusal. Returns the sums of the time before, and whether to write this refusal.
     pub(super) fn note(
         &mut self,
         now: Instant,
@@ -92,7 +93,7 @@ impl Refusals {
         (summary, write)
     }
 
-    /// What was left out in the minute that has ended, if one has: of each source, the most first.
+    /// If a minute has ended, the numbers of its unwritten refusals by source, the largest first.
     pub(super) fn end(&mut self, now: Instant) -> Vec<(String, u64)> {
         if now.saturating_duration_since(self.since) < WINDOW {
             return Vec::new();

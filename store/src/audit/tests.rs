@@ -1,4 +1,4 @@
-//! Lines are kept, chained and verified; refusals take no room from them.
+//! The log keeps, chains and verifies lines. Refusals take no room from them.
 
 use super::chain::{Kind, Line, parse, put_aside};
 use super::refusals::{OF_ALL, OF_SOURCE};
@@ -62,7 +62,7 @@ fn lines_are_kept_in_order_and_files_put_aside() {
     assert_eq!(problems(dir.path(), None), []);
     let later = Some(OffsetDateTime::now_utc() + time::Duration::hours(1));
     read(dir.path(), later, |line| panic!("{line:?}")).unwrap();
-    // What rotation deletes is not missed, and the chain goes on.
+    // The check does not miss rotated lines, and the chain goes on.
     for n in 0..Kind::Main.files_kept() + 2 {
         put_aside(&path, Kind::Main).unwrap();
         written(dir.path(), &[&format!("later {n}")]);
@@ -126,7 +126,7 @@ fn each_kind_of_edit_is_found_and_its_place_named() {
             "{file}:{line} {what}: {found:?}"
         );
     };
-    // Another outcome, in the middle and at the end of a file that was put aside.
+    // Another outcome, in the middle and at the end of a rotated file.
     for (at, line) in [(1, 2), (2, 3)] {
         let (found, _) = edited(&aside, &|lines| lines[at] = lines[at].replace("\"ok\"", "\"no\""));
         place(&found, "audit.1.jsonl", line, "edited");
@@ -147,13 +147,13 @@ fn each_kind_of_edit_is_found_and_its_place_named() {
     place(&found, "audit.jsonl", 2, "comes after");
     let (found, _) = edited(&newest, &|lines| lines.push(lines[1].clone()));
     place(&found, "audit.jsonl", 3, "comes after");
-    // Renumbered after one was removed: the hashes do not fit.
+    // Lines renumbered after a removal: the hashes do not fit.
     let (found, _) = edited(&newest, &|lines| {
         lines[1] = lines[1].replace("\"number\":5", "\"number\":4");
         lines.remove(0);
     });
     place(&found, "audit.1.jsonl", 3, "edited");
-    // The end can be cut off or edited: only who knows the last line's hash sees it.
+    // Somebody can cut off or edit the end. Only a holder of the last line's hash sees it.
     for edit in
         [&(|lines: &mut Vec<String>| drop(lines.pop())) as &dyn Fn(&mut Vec<String>), &|lines| {
             lines[1] = lines[1].replace("\"ok\"", "\"no\"")
@@ -167,7 +167,7 @@ fn each_kind_of_edit_is_found_and_its_place_named() {
     fs::remove_file(&aside).unwrap();
     place(&problems(dir.path(), None), "audit.jsonl", 1, "missing");
     fs::write(&aside, &originals[0]).unwrap();
-    // The log goes on: what was its end is still there.
+    // The log goes on. Its former end is still there.
     written(dir.path(), &["6"]);
     assert_eq!(problems(dir.path(), Some(&head)), []);
 }

@@ -30,7 +30,7 @@ async fn has_no_clones(
     drive(HasNoClones { tenant, clones }, objects, None).await
 }
 
-/// Whose deletions have their effect or not, and fail.
+/// Objects whose deletions fail, with or without their effect.
 struct Failing(LocalObjects, bool);
 
 #[async_trait::async_trait]
@@ -52,8 +52,8 @@ impl Objects for Failing {
     }
 }
 
-/// Whose answers to creations get lost: the first so many have their effect or not, and fail; with
-/// `again`, the creation is repeated before anyone is told, as clients of object stores do.
+/// Objects that lose the answers to creations: the first `n` fail, with or without their effect.
+/// With `again`, they repeat the creation before they report it, as clients of object stores do.
 struct Forgetful {
     objects: LocalObjects,
     lost: std::sync::atomic::AtomicUsize,
@@ -103,7 +103,7 @@ async fn a_creation_whose_answer_is_lost_is_ones_own() {
         let objects = Forgetful::new(dir.path(), lost, effect, again);
         let result = create(&objects, "a".into(), 2048, 512).await;
         assert_eq!(result.is_ok(), good, "{result:?}");
-        // Whoever asks again learns what there is, and can go on with it.
+        // A second request finds the existing volume, and can go on with it.
         let there = load(&objects).await.unwrap().entries.remove("a").expect("it was created");
         let refused = create(&objects, "a".into(), 2048, 512).await.unwrap_err();
         let taken = Some(Box::new(there.clone()));
@@ -124,7 +124,7 @@ async fn an_attribute_that_is_set_without_an_answer_is_set_again() {
     assert_eq!(objects.list("v/").await.unwrap().len(), 1, "the first is replaced");
 }
 
-/// Whose lists show nothing that was created, and what was deleted.
+/// Objects whose lists lack new objects and show deleted ones.
 struct Lagging(LocalObjects, Vec<ObjectMeta>);
 
 #[async_trait::async_trait]
@@ -206,7 +206,7 @@ async fn attributes_are_replaced_and_fenced() {
     }
     assert_eq!(set(2, "late").await, Err(VolumeError::Fenced(3)));
     assert_eq!(get().await, Ok(Vec::new()));
-    // Where one value could not be deleted, the newer one counts.
+    // If the deletion of an old value failed, the newer one counts.
     let old = catalog::attribute_key(volume, "a", 2, 9);
     objects.put(&old, vec![Bytes::from("old")]).await.unwrap();
     assert_eq!(get().await, Ok(Vec::new()));
@@ -225,12 +225,12 @@ async fn an_attribute_is_replaced_by_who_has_seen_it() {
     };
     assert_eq!(replace(1, "", "one").await, Ok(()));
     assert_eq!(replace(1, "", "other").await, Err(VolumeError::Changed));
-    // The answer was lost.
+    // The answer got lost.
     assert_eq!(replace(1, "", "one").await, Ok(()));
     assert_eq!(replace(2, "one", "two").await, Ok(()));
     assert_eq!(replace(1, "two", "late").await, Err(VolumeError::Fenced(2)));
     assert_eq!(objects.list("v/").await.unwrap().len(), 1);
-    // Each adds a letter to what it has seen, and none is lost.
+    // Each adds a letter to the value that it has seen, and none is lost.
     let adding = ('a'..='h').map(async |letter| {
         loop {
             let seen =
@@ -292,7 +292,7 @@ async fn a_description_that_is_damaged_costs_its_own_volume() {
         let reason = catalog.damaged["a"].clone();
         assert!(reason.contains("volumes/a"), "{reason}");
     }
-    // Its name is not given away, and nothing that may be its parent goes.
+    // The store keeps its name, and every volume that may be its parent.
     let again = create(&objects, "a".into(), 2048, 512).await.unwrap_err();
     assert!(matches!(&again.error, VolumeError::Store(_) | VolumeError::Exists), "{again:?}");
     let clones = BTreeSet::from([VolumeId(5)]);

@@ -1,9 +1,10 @@
-//! The second place of a location: having one, and going on there.
+//! The replica of a location: having one, and taking it over.
 //!
-//! What it is is written down at both ([`site`]). Stores repeat there what they do
-//! ([`longhaul_objects::Replicated`]). Whoever goes on there leaves a mark in the catalog that is
-//! repeated, and goes on with a copy of it; volumes are taken as one store takes them from another.
-//! A store that meets any of that notes that its own location is replaced, and ends.
+//! Records at both places name it ([`site`]). Stores repeat their changes on it
+//! ([`longhaul_objects::Replicated`]). A store that takes it over leaves a mark in the repeated
+//! catalog, and goes on with a copy of that catalog. It takes volumes as one store takes them from
+//! another. If a store meets any sign of that, it notes that its own location is replaced, and
+//! ends.
 
 mod objects;
 pub mod standby;
@@ -24,10 +25,10 @@ use longhaul_objects::{
 use objects::ReplicaObjects;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Requests at a time where many objects are copied or removed.
+/// Most requests at a time for copies or removals of many objects.
 const AT_ONCE: usize = 16;
 
-/// The second place of this store's location, or that there is none.
+/// The replica of this store's location, or that there is none.
 pub struct Replica {
     base: Arc<dyn Objects>,
     replicated: Arc<Replicated>,
@@ -43,7 +44,7 @@ pub struct Replica {
 struct KnownRecord {
     site: LocationRecord,
     reusing: Option<Arc<Reusing>>,
-    /// Where stores wait, or served when this one was replaced.
+    /// The addresses of standby stores, or of those that served when this location was replaced.
     standby: Vec<String>,
 }
 
@@ -69,9 +70,9 @@ impl KnownRecord {
     }
 }
 
-/// What there is to know about the second place after having looked.
+/// The findings of a look at the replica.
 pub enum LocationNews {
-    /// It goes on; whether the second place is another one than before.
+    /// It goes on. The flag tells whether the replica has changed.
     Serving(bool),
     /// Somebody has gone on elsewhere: there.
     Replaced(String),
@@ -104,12 +105,12 @@ impl Replica {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is repeated where.
+    /// The repeated objects.
     pub fn replicated(&self) -> &Arc<Replicated> {
         &self.replicated
     }
 
-    /// What brings back from there what is damaged here.
+    /// Restores objects damaged here from the replica.
     pub fn repair(&self) -> &Repair {
         &self.repair
     }
@@ -119,15 +120,15 @@ impl Replica {
         self.lock().standby.clone()
     }
 
-    /// The second place, as far as this store knows.
+    /// The replica, as far as this store knows.
     pub fn second(&self) -> Option<ReplicaRecord> {
         self.lock().site.second().cloned()
     }
 
-    /// Begins or ends to repeat, as the location says.
+    /// Begins or ends replication, as the location says.
     ///
     /// # Errors
-    /// If the second place cannot be.
+    /// If the replica is unusable.
     pub fn apply(&self, volumes: impl IntoIterator<Item = VolumeId>) -> Result<()> {
         let Some(second) = self.second() else {
             self.replicated.end();
@@ -153,10 +154,10 @@ impl Replica {
         Ok(())
     }
 
-    /// Looks at what the location is now.
+    /// Reads the present role of the location.
     ///
     /// # Errors
-    /// If that cannot be read.
+    /// If the read fails.
     pub async fn look(&self, volumes: impl IntoIterator<Item = VolumeId>) -> Result<LocationNews> {
         let site = location::read(&*self.base).await?;
         if let LocationRole::Replaced { by } = &site.role {
@@ -181,10 +182,10 @@ impl Replica {
         Ok(())
     }
 
-    /// Has a second place from now on.
+    /// Adds a replica.
     ///
     /// # Errors
-    /// If it cannot be used, holds what must not be lost, or there is one already.
+    /// If it is unusable, holds data that must not be lost, or there is one already.
     pub async fn add(
         &self,
         location: &str,
@@ -238,10 +239,10 @@ impl Replica {
         self.change(LocationRole::Primary { second: Some(second) }).await
     }
 
-    /// Has none any more.
+    /// Removes the replica.
     ///
     /// # Errors
-    /// If there is none, or the location cannot be written.
+    /// If there is none, or the write to the location fails.
     pub async fn remove(&self) -> Result<()> {
         let second = self.second().context("there is no replica")?;
         self.change(LocationRole::Primary { second: None }).await?;
@@ -268,25 +269,25 @@ impl Replica {
         Ok(())
     }
 
-    /// Waits for the second place with commits, or does not.
+    /// Sets whether commits wait for the replica.
     ///
     /// # Errors
-    /// If there is none, or the location cannot be written.
+    /// If there is none, or the write to the location fails.
     pub async fn set_in_step(&self, in_step: bool) -> Result<()> {
         let second = self.second().context("there is no replica")?;
         let second = ReplicaRecord { in_step, ..second };
         self.change(LocationRole::Primary { second: Some(second) }).await
     }
 
-    /// Whether all has been there once, and that is not known yet to others.
+    /// Whether the replica has had everything once, and others do not know that yet.
     pub fn may_be_built(&self) -> bool {
         self.second().is_some_and(|second| !second.built) && self.replicated.has_visited()
     }
 
-    /// Everything has been there once: it can be gone on with.
+    /// Notes that the replica has had everything once: a store can take it over.
     ///
     /// # Errors
-    /// If that cannot be written down. It is then still to be done.
+    /// If the write of the note fails. Then it is still due.
     pub async fn built(&self) -> Result<()> {
         let Some(second) = self.second() else { return Ok(()) };
         let base: Arc<dyn Objects> =
@@ -316,10 +317,11 @@ impl Replica {
         Ok(())
     }
 
-    /// Somebody has gone on there, as it seems. Notes that this location is replaced, if so.
+    /// Another store seems to have taken over the replica. If so, notes that this location is
+    /// replaced.
     ///
     /// # Errors
-    /// If nobody has; or it cannot be found out, or noted.
+    /// If no store has, or a read or the write of the note fails.
     pub async fn lost(&self, why: &str) -> Result<String> {
         let second = self.second().context("there is no replica")?;
         let base = ReplicaObjects::new(&second.location, &self.installation)?;
@@ -360,7 +362,7 @@ impl Replica {
             reused_bytes,
             trouble: None,
         };
-        // What was committed before commits waited may be missing still.
+        // The replica may still lack commits from before they waited.
         let waits = state.in_step && state.built;
         let behind = replication.as_ref().and_then(|replication| replication.behind);
         let behind = behind.unwrap_or(1) as u64;
@@ -404,11 +406,11 @@ async fn is_marked(base: &dyn Objects, place: &ObjectTrees) -> Result<bool> {
     }
 }
 
-/// Goes on with a replica: from now on volumes are served from it. Can be done again where it was
-/// cut short.
+/// Takes a replica over: from now on it serves the volumes. After an interruption, a second call
+/// completes this.
 ///
 /// # Errors
-/// If it is no replica, is not complete, or cannot be written.
+/// If it is no replica, is not complete, or a write fails.
 pub async fn promote(base: &Arc<dyn Objects>, force: bool) -> Result<LocationRecord> {
     let site = location::read(&**base).await?;
     let place = match &site.role {
@@ -427,7 +429,8 @@ pub async fn promote(base: &Arc<dyn Objects>, force: bool) -> Result<LocationRec
         ),
     };
     let old = below(CATALOGS, &place.catalog);
-    // Whoever repeats the catalog sees it, or has been seen.
+    // A store that still repeats the catalog meets the mark. If it does not, its last change came
+    // before, and this store sees it.
     let mark = vec![Bytes::from_static(b"{\"version\":1}\n")];
     match base.put(&format!("{old}{PROMOTED_KEY}"), mark).await {
         Ok(()) | Err(PutError::Exists) => {}
@@ -449,8 +452,8 @@ pub async fn promote(base: &Arc<dyn Objects>, force: bool) -> Result<LocationRec
     location::write(&**base, LocationRecord { place, ..site.with(role) }).await
 }
 
-/// Removes all of a location but this. What nobody may put again stays: the first segments that
-/// stores wrote after others.
+/// Removes all of a location except these trees. Keeps objects whose names nobody may use again:
+/// the first segments that stores wrote after others.
 async fn remove_others(base: &dyn Objects, place: &ObjectTrees) -> Result<()> {
     let (tree, catalog) = (below(TREES, &place.tree), below(CATALOGS, &place.catalog));
     let mut prefixes = vec![TREES, CATALOGS];

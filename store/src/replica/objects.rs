@@ -1,4 +1,4 @@
-//! The objects of a second place, which need not be there when they are wanted.
+//! The objects of a replica, which may be out of reach when a store needs them.
 
 use super::super::bucket;
 use super::super::marker::{Marker, installation, refuse_foreign};
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 
-/// A location of that installation, opened when it is first needed.
+/// A location of that installation, which opens when first needed.
 pub struct ReplicaObjects {
     location: Location,
     installation: String,
@@ -51,11 +51,11 @@ impl ReplicaObjects {
         &self.location
     }
 
-    /// Makes an empty location one of the installation, and leaves one that is as it is. Returns
-    /// whether any other process uses it, as far as that can be seen.
+    /// Makes an empty location one of the installation, and leaves an existing one as it is.
+    /// Returns whether another process uses it, as far as that is visible.
     ///
     /// # Errors
-    /// If it is something else, or cannot be written.
+    /// If it is something else, or a write fails.
     pub async fn make(&self) -> Result<bool> {
         match &self.location {
             Location::Directory(dir) => {
@@ -114,7 +114,7 @@ impl ReplicaObjects {
         Ok(())
     }
 
-    /// A directory may be a mount point on which nothing is mounted.
+    /// A directory may be a mount point without a mount.
     fn check(&self, dir: &Path) -> Result<()> {
         let found = installation(dir)?;
         let found =

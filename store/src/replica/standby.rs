@@ -1,7 +1,7 @@
-//! A store over a replica: it waits until it is told to go on.
+//! A standby: a store over a replica that waits for the order to take it over.
 //!
-//! It serves nothing but two paths of the HTTP API, to whoever has a credential of the
-//! installation: hosts that try its address find nobody there, and go on looking for a store.
+//! It serves only two paths of the HTTP API, to clients with a credential of the installation.
+//! Hosts that try its address find no store there, and go on looking.
 
 use super::super::location::{LocationRecord, LocationRole};
 use super::promote;
@@ -31,7 +31,7 @@ use tokio_rustls::TlsStream;
 /// A store that waits.
 pub struct Standby {
     base: Arc<dyn Objects>,
-    /// What the location is; something else once it has been gone on with.
+    /// The role of the location. It changes after a takeover.
     site: watch::Sender<LocationRecord>,
     /// One at a time goes on.
     going_on: Mutex<()>,
@@ -70,7 +70,7 @@ impl Standby {
         let promoted = async {
             let role = |site: &LocationRecord| matches!(site.role, LocationRole::Primary { .. });
             let site = site.wait_for(role).await.map(|site| site.clone());
-            // Whoever asked is told first.
+            // The requester gets its answer first.
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             site
         };

@@ -1,7 +1,7 @@
 //! Floods of a store in another process, for `scripts/bench-isolation`.
 //!
-//! `FLOOD_CREDENTIAL` is the credential of the party that floods, `FLOOD_VOLUME` a volume that it may use, with data.
-//! Each says on standard output when it has begun, and goes on until it is killed.
+//! `FLOOD_CREDENTIAL` is the credential of the attacking party, `FLOOD_VOLUME` a volume with data
+//! that it may use. Each flood prints a line when it has begun, and goes on until it is killed.
 
 use super::*;
 use longhaul_core::wire::link::{SnapshotKey, SnapshotOperation};
@@ -48,7 +48,7 @@ async fn asks_for_data_and_takes_none() {
     }
     begun();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    // What is in the sockets stays there: nobody reads them, and they are not closed.
+    // Data in the sockets stays there: nobody reads them, and they stay open.
     let own = rustix::process::getpid();
     rustix::process::kill_process(own, rustix::process::Signal::STOP).unwrap();
 }

@@ -21,7 +21,7 @@ impl Running {
     }
 }
 
-/// Whatever it is asked over, a store says the same.
+/// A store gives the same answers over HTTP and over a link.
 async fn works(client: &Client, name: &str) {
     let made = client.create_volume(name, 1 << 20, 512).await.unwrap();
     assert_eq!((made.name.as_str(), made.size_bytes, made.block_bytes), (name, 1 << 20, 512));
@@ -42,7 +42,7 @@ async fn works(client: &Client, name: &str) {
         (client.forget_store(&"1".repeat(32)).await.unwrap_err(), Kind::NotFound, "no store"),
         (client.forget_store("1").await.unwrap_err(), Kind::Invalid, "32 hexadecimal"),
     ] {
-        // What makes no request is refused here.
+        // This side refuses values that make no request.
         let found = problem(&error).unwrap_or(Kind::Failed);
         assert!(found == kind && format!("{error:#}").contains(why), "{found:?} {error:#}");
     }
@@ -101,7 +101,7 @@ async fn a_credential_that_is_not_accepted_is_told_so_over_http() {
     client.volumes().await.unwrap();
     let old = Credential::load(&store.credential()).unwrap();
     credential::rotate(dir.path()).unwrap();
-    // Where it is known, its end is too.
+    // If the length is known, the end is known too.
     let begun = std::time::Instant::now();
     let error = loop {
         match client.volumes().await {
@@ -214,7 +214,7 @@ impl Entrance {
 async fn rest(visit: &mut tcp::Visit) -> String {
     let mut text = Vec::new();
     let read = tokio::time::timeout(LIMIT, visit.stream.read_to_end(&mut text));
-    // That it is closed in order is not what matters here.
+    // An orderly close does not matter here.
     let _ = read.await.expect("the connection ends");
     String::from_utf8(text).unwrap()
 }
@@ -248,7 +248,8 @@ async fn connections_are_bounded_in_number_and_silence() {
     let _fourth = entrance.visit(&admin).await;
     entrance.wait_for_connections(4).await;
     turned_away(&entrance.issue("another", "d")).await;
-    // Who says nothing, or not all of it, is not waited for; nor who has asked all that there was to ask.
+    // The store does not wait for a client that sends nothing, or only a part, or has no more
+    // requests.
     let begun = std::time::Instant::now();
     first.stream.write_all(b"GET /v1/nothing HTTP/1.1\r\nhost: a\r\n\r\nGET /v1/").await.unwrap();
     let answer = rest(&mut first).await;
@@ -275,20 +276,20 @@ async fn who_says_too_much_reads_so() {
         let mut visit =
             tcp::visit(&credential, &credential.stores, &Arc::default()).await.unwrap().unwrap();
         visit.stream.write_all(head("connection: close\r\n", bytes).as_bytes()).await.unwrap();
-        // All of it, before the answer is looked for.
+        // Send all of it before looking for the answer.
         visit.stream.write_all(&vec![b' '; bytes]).await.unwrap();
         visit.stream.flush().await.unwrap();
         let answer = rest(&mut visit).await;
         assert!(answer.contains(" 413 ") && answer.contains("\"too-large\""), "{answer}");
     }
-    // Who asks first need not send it.
+    // A client that asks first need not send it.
     let mut visit =
         tcp::visit(&credential, &credential.stores, &Arc::default()).await.unwrap().unwrap();
     let asks = head("connection: close\r\nexpect: 100-continue\r\n", 1 << 30);
     visit.stream.write_all(asks.as_bytes()).await.unwrap();
     visit.stream.flush().await.unwrap();
     assert!(rest(&mut visit).await.contains(" 413 "));
-    // What is large enough is taken, and the connection goes on.
+    // A large enough size is accepted, and the connection goes on.
     let said = r#"{"name": "a", "size_bytes": 512}"#;
     let body = said.to_owned() + &" ".repeat(65_536 - said.len());
     let mut visit =

@@ -1,4 +1,4 @@
-//! What tenants may do in a second, as links see it.
+//! The limits of tenants a second, as links see them.
 
 use super::*;
 use longhaul_api::admin;
@@ -31,7 +31,7 @@ struct Puppet {
 }
 
 impl Puppet {
-    /// Ships as many batches of 1 MiB, whatever it is told.
+    /// Ships as many batches of 1 MiB, ignoring all notices.
     fn ship(&self, last: Seq) {
         let (volume, epoch) = (self.volume, self.epoch);
         let data = vec![5; 1 << 20];
@@ -69,7 +69,8 @@ async fn a_quota_holds_at_the_store() {
     let (host, mut events) = attached(&store).await;
     let last = 160;
     host.ship(last);
-    // What is beyond quota and grace does not come, and nothing fails; that there is no room is said early.
+    // Data beyond quota and grace does not come, and nothing fails. The notice of the full quota
+    // comes early.
     let most = (quota + longhaul_base::limits::QUOTA_GRACE_BYTES) >> 20;
     let (mut committed, mut told) = (0, false);
     let quiet = Duration::from_secs(8);

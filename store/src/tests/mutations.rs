@@ -1,14 +1,15 @@
-//! Every kind of object and state file of a store, damaged in every way: what a store does that is started on it, and what
-//! `longhaul check` says.
+//! Every kind of object and state file of a store, damaged in every way. The tests start a store on
+//! it, and run `longhaul check`.
 //!
-//! One installation is made with something of everything. For each mutation it is copied, one file of the copy is changed,
-//! a store is started on it, and all blocks of two volumes of two tenants are read. Whatever was changed,
+//! They make one installation with something of everything. For each mutation they copy it and
+//! change one file of the copy. They start a store on it, and read all blocks of two volumes of two
+//! tenants. After any change,
 //!
-//! - no block is other than what was written: it is right or an error;
-//! - the other tenant's volume is served, all of it, unless the store does not start at all, which only files of the whole
-//!   installation may cause;
+//! - each block has its written content or is an error;
+//! - the store serves all of the other tenant's volume. Or it does not start at all, which only
+//!   files of the whole installation may cause;
 //! - all of it ends within a bounded time;
-//! - what is not served as before is named by the check.
+//! - the check names everything that the store does not serve as before.
 //!
 //! The outcomes are the table of `docs/damage.md`. `LONGHAUL_WRITE_DAMAGE=1` writes it anew.
 
@@ -27,14 +28,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const VICTIM: &str = "acme/victim";
 const CANARY: &str = "umbra/canary";
 const BLOCKS: u64 = 48;
-/// In which everything that is asked of a store has to be answered.
+/// A store has to answer all requests within this time.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a missing object is waited for here.
+/// How long to wait here for a missing object.
 const MISSING: Duration = Duration::from_millis(300);
 /// Stores at a time.
 const THREADS: usize = 3;
 
-/// The number with which each block is filled; 0 for those that were not written.
+/// The number that fills each block; 0 for unwritten ones.
 type Image = BTreeMap<u64, u8>;
 
 /// Something to damage.
@@ -139,16 +140,16 @@ impl Mutation {
     }
 }
 
-/// What a volume was after a mutation.
+/// The state of a volume after a mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Served {
     /// All blocks were right.
     Right,
     /// Some were errors, the others right.
     Errors,
-    /// It could not be used, and somebody said why.
+    /// It was unusable, and a message said why.
     Refused,
-    /// There is no such volume.
+    /// The volume does not exist.
     Gone,
     /// The store did not start, and said why; or nobody could connect.
     NoStore,
@@ -306,7 +307,7 @@ async fn build(dir: &Path) -> BTreeMap<&'static str, Image> {
             detach(&requests, &at).await;
             let sectors = (BLOCKS + 16 * (round + 1)) * BLOCK_SECTORS + 128;
             requests.volume(VolumeOperation::Resize { name: name.into(), sectors }).await.unwrap();
-            // One whose place has been looked up.
+            // A volume after a look-up of its place.
             let mut reader = BTreeMap::new();
             let by_snapshot = attach_as(&requests, &format!("{name}@s{round}")).await.unwrap();
             read_all(&requests, &by_snapshot, 1, &mut reader).await;
@@ -322,7 +323,7 @@ async fn build(dir: &Path) -> BTreeMap<&'static str, Image> {
         requests.close().await;
         store.stop().await;
     }
-    // What a location that once had a replica says of itself.
+    // The record of a location that once had a replica.
     let base = longhaul_objects::LocalObjects::open(dir).unwrap();
     let site = crate::location::LocationRecord::first();
     crate::location::write(&base, site).await.unwrap();
@@ -366,7 +367,7 @@ async fn read_all(
     }
 }
 
-/// What a volume is served as.
+/// The state in which the store serves a volume.
 async fn served(requests: &Requests, name: &str, image: &Image) -> (Served, String) {
     let attached = tokio::time::timeout(LIMIT, attach_as(requests, name)).await;
     let at = match attached.unwrap_or_else(|_| panic!("attaching {name} hangs")) {
@@ -418,7 +419,7 @@ async fn serve(dir: &Path, images: &BTreeMap<&'static str, Image>) -> (Served, S
     let address = store.address().to_string();
     let running = store.run(stopped, tokio::time::sleep(Duration::from_secs(5)));
     let look = async {
-        // As the credential was before anything was damaged.
+        // The credential from before the damage.
         let credential = Credential::load(&dir.join("admin.toml")).unwrap();
         let connect = Requests::connect(&credential, Some(&address));
         let requests = tokio::time::timeout(LIMIT, connect).await.expect("a connect hangs");
@@ -441,7 +442,7 @@ async fn serve(dir: &Path, images: &BTreeMap<&'static str, Image>) -> (Served, S
     found
 }
 
-/// Copies a directory; the files are shared, and so may only be replaced.
+/// Copies a directory. The files are links to the same content, so tests may only replace them.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -570,11 +571,11 @@ struct Outcome {
     mutation: Mutation,
     served: Served,
     named: bool,
-    /// It depends on which bit was hit, and these files are never twice the same.
+    /// The outcome depends on the bit, and these files differ in each run.
     by_bit: bool,
 }
 
-/// What is not named although it changes what is served, and why it cannot be.
+/// Changes of the service that the check does not name, and why it cannot.
 const UNSEEN: [(&str, &str); 4] = [
     // It parses, and its signature does not hold.
     ("CA", "bit flipped"),
@@ -604,7 +605,7 @@ fn mutate(
     };
     let file = copied.join(&target.path);
     let named = match &report {
-        // Of what is gone it cannot always be said where it was.
+        // The check cannot always name the place of a missing file.
         Ok(damaged) if mutation == Mutation::Remove => !damaged.is_empty(),
         Ok(damaged) => damaged.contains(&file),
         Err(error) => format!("{error:#}").contains(&*target.path.file_name()?.to_string_lossy()),

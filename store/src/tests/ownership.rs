@@ -1,4 +1,4 @@
-//! Who has a volume, with two credentials.
+//! The ownership of volumes, with two credentials.
 
 use super::*;
 use longhaul_core::wire::link::{
@@ -155,7 +155,7 @@ async fn an_epoch_is_only_spoken_for_with_its_key() {
         let refused = other.call_volume(set(attribute, "forged")).await.unwrap();
         assert!(matches!(refused, Err(VolumeError::Forbidden(_))), "{attribute}: {refused:?}");
     }
-    // Which a command sets, whoever has the volume.
+    // Commands set it, whichever host has the volume.
     other.volume(set("schedule", "")).await.unwrap();
     other.send(Lane::Control, ToStore::Detach { request: 99, volume, epoch }.into());
     // A journal that has it all, it says.
@@ -224,7 +224,7 @@ async fn a_certificate_is_renewed_for_its_own_key_only() {
     let foreign = format!("{:#}", renew(&host, &admin).await.unwrap_err());
     assert!(foreign.contains("another key"), "{foreign}");
     let StoreReply::Renewed(_) = renew(&host, &own).await.unwrap() else { panic!() };
-    // Two at once of one party: one is told to come again, or both have their turn.
+    // Two at once of one party: either one has to come again, or both have their turn.
     let both = tokio::join!(renew(&host, &own), renew(&host, &own));
     for result in [both.0, both.1] {
         if let Err(error) = result {

@@ -1,4 +1,4 @@
-//! What a list says of volumes that nobody has used since the store was started.
+//! Lists of volumes that nobody has used since the start of the store.
 
 use super::*;
 
@@ -14,7 +14,7 @@ async fn a_list_knows_the_ends_of_all_logs_and_opens_no_volume() {
         let create = VolumeOperation::Create { name, sectors, block_bytes };
         requests.volume(create).await.unwrap();
     }
-    // Of this nothing arrives.
+    // Nothing of this arrives.
     let host = store.requests().await;
     let Attached { volume, epoch, .. } = attach(&host, 7).await.unwrap();
     let entries = vec![Announced { range: Range::new(8, 16), seq: 1 }];
@@ -55,7 +55,7 @@ async fn a_list_knows_the_ends_of_all_logs_and_opens_no_volume() {
     let metrics = store.view.metrics().await;
     assert!(metrics.contains("longhaul_store_volumes_open 0\n"), "{metrics}");
 
-    // What has changed since is known.
+    // The list knows the changes since.
     let host = store.requests().await;
     let again = |request| ToStore::Resume { request, volume, epoch, host: HostId(7) };
     let reply = host.call(Lane::Control, again).await.unwrap();

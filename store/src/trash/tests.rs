@@ -1,4 +1,4 @@
-//! Deletions and restorations that are cut short at each operation on the objects.
+//! Deletions and restores, cut short at each operation on the objects.
 
 use super::*;
 use crate::catalog::tests::{named, put_name};
@@ -23,7 +23,7 @@ const LATER: u64 = HANDS_OFF + 1;
 const GRACE: u64 = 1000;
 
 impl Dying {
-    /// Whether a change is to be made, and whether to answer.
+    /// Whether to make a change, and whether to answer.
     fn change(&self) -> (bool, bool) {
         let before = |left: usize| left.checked_sub(1);
         match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, before) {
@@ -87,7 +87,7 @@ fn data(spec: &VolumeSpec) -> String {
     longhaul_core::store::catalog::segment_key(spec.id, 1)
 }
 
-/// What a volume is to whoever looks.
+/// The state of a volume, as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     There,
@@ -116,8 +116,9 @@ impl World {
         }
     }
 
-    /// What it is, after looking that it is nothing in between: with a name it can be attached, without one it is listed and
-    /// has its data, or nothing at all is left of it.
+    /// The state of the volume, after a check that it is no state in between. With a name, an
+    /// attach works. Without a name, the list has it with its data, or nothing at all is left of
+    /// it.
     async fn state(&self) -> State {
         let spec = &self.entry.spec;
         let has_data = self.objects.get(&data(spec), None).await.is_ok();
@@ -191,12 +192,12 @@ async fn a_deletion_that_is_cut_short_anywhere_has_happened_or_not() {
             let listed = world.tend(now() + LATER).await;
             let after = world.state().await;
             match after {
-                // It did not happen, and is as if it had not been tried.
+                // The step had no effect, as if nobody had tried it.
                 State::There => assert!(world.can_be_had().await && state == State::There),
                 State::Deleted => assert!(matches!(listed, Tended::Wait(_)) && state == after),
                 State::Gone => panic!("{state:?}"),
             }
-            // It can be done again, and then it is.
+            // A second attempt is possible and succeeds.
             if after == State::There {
                 let lease = world.leases().await;
                 let clones = BTreeSet::new();

@@ -1,10 +1,11 @@
-//! What tenants with limits on operations and bytes a second do, and what waits; and bytes that parties share.
+//! Tenants with limits on operations and bytes a second, and their waiting requests. Also bytes
+//! that parties share.
 
 use super::snapshot::TenantState;
 use longhaul_api::admin::Metrics;
 use serde_json::{Value, json};
 
-/// Bytes of answers that are not sent, and of what came in and waits.
+/// Bytes of answers under way, and of waiting input.
 pub(super) fn bytes(out: &mut Metrics, answers: u64, waiting: u64) {
     out.single(
         "longhaul_store_answer_bytes",

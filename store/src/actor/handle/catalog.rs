@@ -98,7 +98,7 @@ impl StoreActor {
         attributes::is_valid(attribute, bytes)
     }
 
-    /// Whether a session has the volume as its host has it, if the attribute is only set by that.
+    /// Whether a session may set an attribute. Only the host of the volume may set some of them.
     fn may_set(&self, session: u64, volume: VolumeId, attribute: &str) -> Result<(), VolumeError> {
         if !attributes::is_of_host(attribute) {
             return Ok(());
@@ -113,7 +113,7 @@ impl StoreActor {
         }
     }
 
-    /// A change of the catalog is made, or cannot be.
+    /// A change of the catalog has ended.
     pub(super) fn job_done(&mut self, done: JobDone) {
         self.operations.jobs.finished(&done);
         match done {
@@ -161,7 +161,7 @@ impl StoreActor {
         self.sessions.reply(to, &reply);
     }
 
-    /// A volume was created here.
+    /// This store has created a volume.
     pub(super) fn learn_new(&mut self, entry: Entry) -> VolumeReply {
         let info = entry.spec.info(entry.sectors, None);
         self.directory.learn(entry);
@@ -199,7 +199,7 @@ impl StoreActor {
         self.sessions.reply(to, &reply);
     }
 
-    /// Something is asked about deleted volumes.
+    /// Carries out an operation on deleted volumes.
     fn trash_operation(&mut self, to: ReplyTo, operation: TrashOperation) {
         let of = self.sessions.scope.limits(to.session).cloned();
         let job = match operation {
@@ -220,7 +220,7 @@ impl StoreActor {
         }
     }
 
-    /// A deleted volume was seen to.
+    /// The step for a deleted volume has ended.
     fn tended(&mut self, id: VolumeId, result: Result<Tended, VolumeError>) {
         match self.operations.trash.tended(id, result) {
             TrashEffect::Nothing | TrashEffect::Removed(None) => {}
@@ -229,7 +229,7 @@ impl StoreActor {
         }
     }
 
-    /// State of a volume: of its engine, as it was when that was closed, or as its log says.
+    /// State of a volume, from its engine, from the time when that closed, or from its log.
     pub(super) fn live(&self, id: VolumeId) -> Option<LiveInfo> {
         let read = || self.operations.lists.get(id, self.fleet.is_alone()).cloned();
         self.engines.live(id).or_else(read)
@@ -253,7 +253,7 @@ impl StoreActor {
         }
     }
 
-    /// Answers a list, once it is known what is to be said of the volumes that the session sees.
+    /// Answers a list, once the store knows the state of the volumes that the session sees.
     fn list(&mut self, asked: AskedList) {
         let alone = self.fleet.is_alone();
         let served = asked.reports.iter().flat_map(|report: &StoreReport| &report.volumes);

@@ -45,7 +45,8 @@ impl StoreActor {
         self.meter.end_work();
     }
 
-    /// Makes sure that a volume has an engine; false if it is being deleted or there is none.
+    /// Makes sure that a volume has an engine. False if its deletion is under way or it does not
+    /// exist.
     pub(super) fn open(&mut self, id: VolumeId) -> bool {
         let failures = match self.engines.opening(id) {
             Opening::Open(failures) => failures,
@@ -88,7 +89,7 @@ impl StoreActor {
             }
             let damage = self.drive_events(id, &mut settled, &mut damaged);
             let Some(engine) = self.engines.get_mut(id) else { return };
-            // After the events, which say more of what is answered.
+            // Messages come after the events, which say more about them.
             while let Some((session, lane, frame)) = engine.volume.poll_message() {
                 self.meter.counts.sent_bytes += frame.payload.len() as u64;
                 self.sessions.send(session.0, lane, frame);
@@ -117,7 +118,7 @@ impl StoreActor {
         }
     }
 
-    /// Begins what an engine asks of the objects. Says whether it has been given something already.
+    /// Begins the object operations of an engine. Returns whether one of them has ended at once.
     fn drive_objects(&mut self, id: VolumeId) -> bool {
         let now = self.meter.now();
         let mut again = false;
@@ -144,8 +145,7 @@ impl StoreActor {
         }
     }
 
-    /// Takes the events of an engine. Returns those that may say that something is damaged or
-    /// missing.
+    /// Takes the events of an engine. Returns those that may report something damaged or missing.
     fn drive_events(
         &mut self,
         id: VolumeId,
@@ -165,7 +165,7 @@ impl StoreActor {
             self.meter.counts.map.add(&event);
             self.meter.counts.collect.add(&event);
             if let Event::Failed(OpenError::NoSnapshot) = &event {
-                // Whoever comes by its name is told what there is now.
+                // A later request by its name gets the present snapshot.
                 self.directory.remove_snapshot(id);
             }
             if let Event::Opened { .. } | Event::Resized { .. } = &event
@@ -218,8 +218,8 @@ impl StoreActor {
         }
     }
 
-    /// Parts with an engine: what it has under way may have its effect or not, and the next engine,
-    /// wherever it is, reads the log. Whoever waits for it is told to come again.
+    /// Drops an engine. Its operations under way may still have their effect. The next engine, at
+    /// any store, reads the log. The waiting requests get the answer to come again.
     pub(super) fn drop_engine(&mut self, id: VolumeId) {
         self.engines.forget_live(id);
         self.operations.lists.forget(id);
@@ -237,8 +237,8 @@ impl StoreActor {
         self.pause_drains(engine.sessions());
     }
 
-    /// Before something is asked of a volume that no host uses here: another store may have written
-    /// to it since its engine has read the log.
+    /// Call this before a request to a volume that no host uses here. Another store may have
+    /// written to the volume after its engine read the log.
     pub(super) fn reopen_if_unused(&mut self, id: VolumeId) {
         let unused = self.engines.get(id).is_some_and(|engine| engine.is_unused());
         if unused && !self.fleet.is_alone() {
@@ -264,7 +264,7 @@ impl StoreActor {
         match engine.deletion_step(now) {
             DeletionStep::Wait => {}
             DeletionStep::Refuse(to, error) => self.sessions.reply(&to, &Err(error)),
-            // What that asks for is taken like any other.
+            // Handle the resulting operations like any others.
             DeletionStep::ShutDown => self.drive(id),
             DeletionStep::Idle => {
                 let Some(mut engine) = self.engines.remove(id) else { return };
@@ -283,7 +283,7 @@ impl StoreActor {
         }
     }
 
-    /// Brings back what an engine says is damaged or missing, if there is a replica.
+    /// Restores the objects that an engine reports as damaged or missing, if there is a replica.
     fn repair(&mut self, id: VolumeId, event: &Event) {
         let Some(engine) = self.engines.get(id) else { return };
         if engine.volume.replica() != ReplicaDurability::None {
@@ -291,7 +291,7 @@ impl StoreActor {
         }
     }
 
-    /// An object has been brought back, or could not be.
+    /// The restore of an object has ended.
     pub(super) fn repaired(&mut self, done: &RepairDone) {
         let now = self.meter.now();
         for (id, last) in self.repairs.end(done) {
@@ -313,7 +313,8 @@ impl StoreActor {
         }
     }
 
-    /// An object of a volume is damaged: that concerns its host, and those of the volume's clones.
+    /// An object of a volume is damaged. Its host has to know, and so do those of the volume's
+    /// clones.
     pub(super) fn found_damaged(&mut self, found: FoundDamage) {
         let FoundDamage { volume, object, ranges } = found;
         let now = self.meter.now();
@@ -331,8 +332,8 @@ impl StoreActor {
         }
     }
 
-    /// Hosts that have come are told what was found before, and now and then again: what was in the
-    /// way of writing it back may have gone.
+    /// Reports earlier findings to hosts that have come, and repeats the report now and then. A
+    /// reason that kept a host from writing the data back may have gone.
     pub(super) fn tell_known_damage(&mut self) {
         let now = self.meter.now();
         let mut told = Vec::new();

@@ -15,7 +15,7 @@ use longhaul_core::wire::link::{
 };
 
 impl StoreActor {
-    /// Something about stores is asked.
+    /// Carries out an operation on stores.
     pub(super) fn store_operation(
         &mut self,
         request: &Request,
@@ -106,7 +106,7 @@ impl StoreActor {
         }
     }
 
-    /// The other stores are told that something has changed, once it is in the location.
+    /// Tells the other stores of a change, once the location has it.
     fn tell_later(&mut self) {
         if let Some(fleet) = &mut self.fleet.fleet {
             fleet.tell_later();
@@ -125,7 +125,7 @@ impl StoreActor {
         self.sessions.reply_store(to, Ok(StoreReply::List(stores)));
     }
 
-    /// What this store says of itself.
+    /// The report of this store about itself.
     fn report(&self) -> Option<StoreReport> {
         let fleet = self.fleet.fleet.as_ref()?;
         let open = self.engines.iter();
@@ -161,7 +161,7 @@ impl StoreActor {
         self.rebalance(None);
     }
 
-    /// Sees to hosts that are to leave and have not yet, and to credentials that were rotated.
+    /// Handles hosts that have to leave and have not yet, and rotated credentials.
     pub(super) fn remind(&mut self) {
         let Some(fleet) = &mut self.fleet.fleet else { return };
         let CredentialNews { rotated, unknown } = fleet.credentials();
@@ -182,7 +182,7 @@ impl StoreActor {
         self.fleet.look(known, || self.directory.ids(), self.replica.replica());
     }
 
-    /// The location was looked at.
+    /// The look at the location has ended.
     fn found(&mut self, found: Result<FoundInLocation, String>) {
         self.fleet.looked();
         match found {
@@ -234,8 +234,8 @@ impl StoreActor {
         }
     }
 
-    /// Has hosts go to stores that have clearly less to do: one each time it is looked at, so that
-    /// what comes of it is seen first, and all that are too many when asked to.
+    /// Asks hosts to go to stores with clearly less load. A periodic call moves one host, so that
+    /// its effect shows first. A call by command moves all that are too many.
     fn rebalance(&mut self, to: Option<ReplyTo>) {
         let Some(fleet) = &self.fleet.fleet else { return };
         let busy = self.engines.hosts().len() > 1 && !fleet.is_draining() && !fleet.is_alone();
@@ -247,7 +247,7 @@ impl StoreActor {
         }
     }
 
-    /// What the other stores have to do is known.
+    /// The loads of the other stores are known.
     fn loads(&mut self, to: Option<ReplyTo>, reports: Vec<StoreReport>) {
         let Some(fleet) = &self.fleet.fleet else { return };
         let host = |(session, volumes)| {
@@ -313,7 +313,7 @@ impl StoreActor {
         for id in self.replica.fence_some() {
             let Some(name) = self.directory.name(id) else { continue };
             let operation = VolumeOperation::Show { name: name.to_owned() };
-            // Nobody waits for the answer: it is the engine that is wanted.
+            // Nobody waits for the answer. Only the open engine matters.
             self.run_own(id, ToStore::Volume { request: u64::MAX, operation });
         }
         self.tell_engines_of_replica();

@@ -139,7 +139,7 @@ impl StoreActor {
             if let Some(engine) = self.engines.get_mut(id) {
                 engine.mark_used();
                 let message = ToStore::Status { request, volume: id, epoch: 0, range };
-                // What somebody waits for comes first.
+                // Requests that a client waits for come first.
                 let lane = Lane::ReadAhead;
                 engine.volume.handle_message(now, SHELL_SESSION, lane, message.into());
             }

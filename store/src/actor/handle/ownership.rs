@@ -26,7 +26,7 @@ impl StoreActor {
         }
     }
 
-    /// It is known who holds the lease of a volume.
+    /// The holder of a volume's lease is known.
     fn claimed(&mut self, id: VolumeId, outcome: lease::Outcome) {
         let Some(claimed) = self.stages.ownership.claimed(id, outcome) else { return };
         let Claimed { asker, mut waiting, verdict } = claimed;
@@ -79,8 +79,8 @@ impl StoreActor {
         }
     }
 
-    /// The store that has a volume does not let a host have it. Early reads that the host sent
-    /// along are not answered either.
+    /// The store that has a volume does not let a host have it. The early reads that the host sent
+    /// along get no answer either.
     fn refuse_host(&self, asker: &Request, error: AttachError, waiting: &mut VecDeque<Request>) {
         let (ToStore::Attach { request, .. } | ToStore::Resume { request, .. }) = asker.message()
         else {
@@ -108,13 +108,13 @@ impl StoreActor {
         }
     }
 
-    /// A request for a volume that is deleted.
+    /// A request for a deleted volume.
     fn gone(&mut self, id: VolumeId, request: Request) {
         let name = self.directory.name_or_empty(id);
         if let ToStore::Volume { operation: VolumeOperation::Delete { .. }, .. } = request.message()
             && let Some(entry) = self.directory.entry(&name).cloned()
         {
-            // What is left of a deletion that was cut short.
+            // Leftovers of an unfinished deletion.
             let (lease, clones) = (None, BTreeSet::new());
             let at_once = self.operations.trash.deletes_at_once();
             self.directory.begin_deletion(id);
@@ -125,7 +125,7 @@ impl StoreActor {
         self.refuse(request, Refusal::NotFound);
     }
 
-    /// A volume has been deleted at another store.
+    /// Another store has deleted a volume.
     pub(super) fn forget_volume(&mut self, name: &str) {
         let Some(entry) = self.directory.remove(name) else { return };
         self.drop_engine(entry.spec.id);
@@ -198,8 +198,8 @@ impl StoreActor {
         self.release_held(id);
     }
 
-    /// A volume is not served here any more: what waits for room or for its turn goes on, to be
-    /// told so.
+    /// This store does not serve a volume any more. Requests that wait for room or for their turn
+    /// go on, to hear that.
     pub(super) fn release_held(&mut self, volume: VolumeId) {
         let now = self.meter.now();
         self.stages.quotas.release_volume(volume, &mut self.stages.drains);

@@ -26,8 +26,8 @@ impl StoreActor {
         self.resume();
     }
 
-    /// Lets a request pass the stages from that one on, before anything else does: batches must
-    /// reach their engine in the order in which a stage gives them back.
+    /// Passes a request through the stages from that one on, before anything else does. Batches
+    /// must reach their engine in the order in which a stage returns them.
     fn pass(&mut self, mut stage: Stage, mut request: Request) {
         loop {
             let decision = self.decide(stage, request);
@@ -58,7 +58,7 @@ impl StoreActor {
                 decision => decision,
             },
             Stage::Scope => sessions.scope.decide(request),
-            // There is no other store that could have created it.
+            // No other store exists that could have created it.
             Stage::Unknown if !fleet.is_shared() => Decision::Pass(request),
             Stage::Unknown => stages.unknown.decide(request, directory, &sessions.scope),
             Stage::Visibility => sessions.scope.decide_identities(request, directory),

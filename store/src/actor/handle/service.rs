@@ -6,15 +6,15 @@ use crate::view::{FleetState, MapMemory, SessionState, Snapshot, VolumeState};
 use longhaul_link::ListenerEvent;
 use std::time::Duration;
 
-/// Frames taken before engines' timers and other inputs are looked at again.
+/// Most frames between two looks at engines' timers and other inputs.
 const FRAMES_AT_ONCE: usize = 64;
-/// How long hosts get to go to other stores before this one stops, and what is done to get to the
-/// replica.
+/// How long hosts get to go to other stores before this one stops. Also how long the replica gets
+/// for the operations that it lacks.
 const AWAY_LIMIT: Duration = Duration::from_secs(5);
 
 impl StoreActor {
-    /// Serves until somebody has gone on with the replica, and says so; may be dropped between any
-    /// two events.
+    /// Serves until another store has taken over the replica. Returns that as an error. May be
+    /// dropped between any two events.
     pub async fn serve(&mut self) -> anyhow::Error {
         loop {
             self.step().await;
@@ -39,7 +39,7 @@ impl StoreActor {
         while !self.operations.jobs.is_idle() || !self.engines.is_idle() {
             self.step().await;
         }
-        // What is not repeated by then is found at the next start.
+        // The next start finds the operations that the replica still lacks.
         let settled = self.replica.replica().replicated().settle();
         let _ = tokio::time::timeout(AWAY_LIMIT, settled).await;
         self.objects.finish().await;
@@ -50,7 +50,7 @@ impl StoreActor {
         self.sessions.shutdown().await;
     }
 
-    /// This location has just been gone on with: all volumes are taken from whoever served them
+    /// This location has just been taken over: takes all volumes from the stores that served them
     /// before.
     pub fn take_over(&mut self) {
         self.replica.take_over(self.directory.ids());

@@ -1,5 +1,5 @@
-//! Snapshots and clones: which snapshot a name means, and what is to be done besides what the log
-//! of a volume says.
+//! Snapshots and clones: which snapshot a name means, and the work besides the entries in a
+//! volume's log.
 
 use super::super::StoreActor;
 use super::super::directory::SnapshotLocation;
@@ -35,7 +35,8 @@ impl StoreActor {
     fn located(&mut self, id: VolumeId, location: Option<SnapshotLocation>, mut request: Request) {
         let session = request.session();
         if self.sessions.listener().version(session).is_none() {
-            // It is over, and its end has been told: nobody would take it back from the engine.
+            // It is over, and its end has been announced: nobody would take it from the engine
+            // again.
             return;
         }
         let had = |volume| {
@@ -94,7 +95,7 @@ impl StoreActor {
         }
     }
 
-    /// It is known which snapshot a request names.
+    /// The snapshot that a request names is known.
     fn found_snapshot(&mut self, volume: VolumeId, info: SnapshotInfo, request: Request) {
         let location = SnapshotLocation { volume, segment: info.segment };
         self.directory.insert_snapshot(info.id, location.clone());
@@ -166,7 +167,7 @@ impl StoreActor {
             OwnQuery::Scheduled(volume, due) => self.schedule_kept(volume, &due, result),
             OwnQuery::ForgetClone => {
                 if let Err(error) = result {
-                    // The snapshot stays until its volume is deleted.
+                    // The snapshot stays as long as its volume.
                     tracing::warn!("a deleted clone is still noted in its parent: {error}");
                 }
             }
@@ -176,8 +177,8 @@ impl StoreActor {
 
 /// Operations on snapshots.
 impl StoreActor {
-    /// What is to be seen to before the engine of a volume that this store serves gets an operation
-    /// on snapshots; passes the request if the engine is to have it.
+    /// Does the work that comes before the engine of a volume gets an operation on snapshots.
+    /// Passes the request if the engine has to have it.
     pub(super) fn snapshot_operation(&mut self, id: VolumeId, mut request: Request) -> Decision {
         let to = request.reply_to;
         if to.session == SHELL_SESSION.0 {
@@ -248,7 +249,7 @@ impl StoreActor {
     fn may_clone(&self, of: VolumeId, clone: &str, id: VolumeId) -> Result<(), VolumeError> {
         let of = self.directory.tenant(of);
         let (tenant, bare) = split_tenant(clone);
-        // What a tenant has cannot depend on another one.
+        // Data of a tenant must not depend on another tenant.
         if tenant != of {
             return Err(VolumeError::Invalid(match of {
                 Some(of) => format!("a clone has the tenant of its volume: call it {of}/NAME"),
@@ -294,7 +295,7 @@ impl StoreActor {
         }
     }
 
-    /// Nothing is left of a clone: what it began with need not stay for it.
+    /// Nothing is left of a clone, so its parent need not keep data for it.
     pub(super) fn forget_clone(&mut self, parent: VolumeId, clone: VolumeId) {
         if self.directory.has_volume(parent) {
             let operation = SnapshotOperation::Forget { id: clone };
@@ -344,7 +345,7 @@ impl StoreActor {
         if let Some(engine) = self.engines.get_mut(id) {
             engine.schedule_done();
         }
-        // What failed is tried again a while later.
+        // After a failure, the next attempt comes a while later.
         if result.is_ok() {
             self.keep_schedule(id);
         }

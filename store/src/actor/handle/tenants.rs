@@ -1,4 +1,4 @@
-//! Tenants: what is asked about them, and what becomes of their quotas and limits.
+//! Tenants: operations on them, and changes of their quotas and limits.
 
 use super::super::StoreActor;
 use super::super::operation::tenants::TenantDone;
@@ -11,7 +11,7 @@ use longhaul_core::wire::link::{TENANT_VERSION, TenantOperation, ToHost, VolumeE
 use std::collections::BTreeSet;
 
 impl StoreActor {
-    /// Something about tenants is asked, by a session that may.
+    /// Carries out an operation on tenants for a session that may do so.
     pub(super) fn tenant_operation(&mut self, to: ReplyTo, operation: TenantOperation) {
         let version = self.sessions.listener().version(to.session);
         if version.is_some_and(|version| version < TENANT_VERSION) {
@@ -23,7 +23,7 @@ impl StoreActor {
         self.operations.tenants.begin(to, operation);
     }
 
-    /// It was done, or not. Limits that changed are kept to at once, here and at the other stores.
+    /// The operation has ended. Changed limits take effect at once, here and at the other stores.
     pub(super) fn tenant_done(&mut self, done: TenantDone) {
         let TenantDone { to, changed, mut result } = done;
         if changed {

@@ -1,4 +1,4 @@
-//! Clones: each is made by a task, which asks engines on the way.
+//! Clones: a task makes each of them, with the help of engines.
 
 use super::super::completions::Completions;
 use super::super::request::ReplyTo;
@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 /// Where the answer of an engine goes.
 pub(in super::super) type EngineReply = oneshot::Sender<Result<SnapshotReply, VolumeError>>;
 
-/// What the tasks that make clones say.
+/// The messages of the tasks that make clones.
 pub(in super::super) enum CloneDone {
-    /// An engine is asked for something.
+    /// The task has a request to an engine.
     AskEngine(VolumeId, SnapshotOperation, EngineReply),
     /// A clone exists, or cannot.
     Cloned(ReplyTo, Result<Entry, VolumeError>),

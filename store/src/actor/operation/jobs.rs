@@ -55,28 +55,29 @@ pub(in super::super) enum CatalogJob {
     },
 }
 
-/// What became of a change.
+/// The outcome of a change.
 pub(in super::super) enum JobDone {
     Created(Vec<ReplyTo>, Result<VolumeSpec, NotCreated>),
-    /// A volume is deleted, or not; whether its data is being removed.
+    /// The deletion of a volume has ended. The flag tells whether the removal of its data is under
+    /// way.
     Deleted(Vec<ReplyTo>, VolumeSpec, Result<(), VolumeError>, bool),
     /// A deleted volume has a name again, or not.
     Restored(Vec<ReplyTo>, Result<Entry, VolumeError>),
-    /// The data of a deleted volume is about to be removed.
+    /// The removal of a deleted volume's data is about to begin.
     Purged(Vec<ReplyTo>, Result<(), VolumeError>),
-    /// An attribute was read, or replaced; the volume, if that was its schedule.
+    /// A read or a change of an attribute has ended. Names the volume, if that was its schedule.
     Attribute(Vec<ReplyTo>, Result<VolumeReply, VolumeError>, Option<VolumeId>),
-    /// The data of a deleted volume is removed, as far as that works. No other change waits for
-    /// that.
+    /// The removal of a deleted volume's data has ended, as far as it works. No other change waits
+    /// for that.
     Removed(VolumeId, Result<Tended, VolumeError>),
-    /// What a volume consists of was counted. No other change waits for that.
+    /// The count of a volume's objects has ended. No other change waits for that.
     Counted(ReplyTo, Result<VolumeReply, VolumeError>),
 }
 
 pub(in super::super) struct CatalogJobs {
     waiting: VecDeque<(Vec<ReplyTo>, CatalogJob)>,
     running: bool,
-    /// Deleted volumes whose data is being removed.
+    /// Deleted volumes with a removal of data under way.
     removing: usize,
     objects: Arc<dyn Objects>,
     done: Completions<JobDone>,
@@ -87,12 +88,12 @@ impl CatalogJobs {
         CatalogJobs { waiting: VecDeque::new(), running: false, removing: 0, objects, done }
     }
 
-    /// Whether nothing is under way that is to be finished before the store ends.
+    /// Whether all changes that the store has to finish before its end are done.
     pub fn is_idle(&self) -> bool {
         !self.running && self.removing == 0
     }
 
-    /// Makes a change once those before are made.
+    /// Makes a change after all earlier ones.
     pub fn push(&mut self, to: Vec<ReplyTo>, job: CatalogJob) {
         self.waiting.push_back((to, job));
         self.next();

@@ -1,10 +1,9 @@
-//! Lists of volumes, and what they say of volumes that nobody uses.
+//! Lists of volumes, with the state of volumes that nobody uses.
 //!
-//! A store opens no volume before somebody wants it, and a list wants none of them. But whoever
-//! looks at a list wants to know whose acknowledged writes have not arrived. So the end of each log
-//! that is not known is read, once, a few logs at a time, without an engine that stays: that
-//! changes nothing, here or at another store. A list waits for a moment and says of the rest that
-//! it is not known; the reading goes on.
+//! A store opens no volume before somebody wants it, and a list wants none of them. But its reader
+//! wants to know which volumes lack acknowledged writes. So the store reads the end of each unknown
+//! log, once, a few logs at a time, without an engine that stays. That changes nothing, here or at
+//! another store. A list waits for a moment and shows the rest as unknown. The reads go on.
 
 use super::super::completions::Completions;
 use super::super::directory::Directory;
@@ -19,30 +18,29 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Logs that are read at a time. A guess: enough to hide the delay of a bucket, too few to be in a
-/// host's way.
+/// Logs to read at a time. A guess: enough to hide the delay of a bucket, too few to delay hosts.
 const AT_ONCE: usize = 8;
 /// How long a list waits.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long reading the end of one log may take.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How long what was read counts while other stores can write to the volume.
+/// How long a read state counts while other stores can write to the volume.
 const FRESH: Duration = Duration::from_secs(20);
 
-/// What became of the tasks for lists.
+/// The outcomes of the tasks for lists.
 pub(in super::super) enum ListDone {
-    /// What other stores know of volumes.
+    /// The reports of other stores about volumes.
     Reports(Vec<ReplyTo>, Vec<StoreReport>),
-    /// What the end of a volume's log says, if it can be read.
+    /// The state at the end of a volume's log, if it is readable.
     Read(VolumeId, Option<LiveInfo>),
     /// A list has waited long enough for that.
     Due(u64),
 }
 
-/// Ends of logs that were read, and the lists that wait for others.
+/// The known ends of logs, and the lists that wait for others.
 pub(in super::super) struct VolumeLists {
     found: HashMap<VolumeId, (Option<LiveInfo>, Instant)>,
-    /// To be read, and being read.
+    /// Volumes to read, and volumes with a read under way.
     queue: VecDeque<VolumeId>,
     reading: BTreeSet<VolumeId>,
     lists: Vec<OpenList>,
@@ -53,10 +51,10 @@ pub(in super::super) struct VolumeLists {
     done: Completions<ListDone>,
 }
 
-/// A list of volumes that was asked for.
+/// A requested list of volumes.
 pub(in super::super) struct AskedList {
     pub to: Vec<ReplyTo>,
-    /// What other stores say.
+    /// The reports of other stores.
     pub reports: Vec<StoreReport>,
 }
 
@@ -81,13 +79,13 @@ impl VolumeLists {
         }
     }
 
-    /// What was read of a volume, if it still holds. It does if this store is alone.
+    /// The read state of a volume, if it still holds. It does if this store is alone.
     pub fn get(&self, id: VolumeId, alone: bool) -> Option<&LiveInfo> {
         let (live, since) = self.found.get(&id)?;
         live.as_ref().filter(|_| alone || since.elapsed() < FRESH)
     }
 
-    /// Whether the end of a log was read, or could not be, a short time ago.
+    /// Whether a read of the end of a log ended a short time ago.
     pub fn is_read(&self, id: VolumeId, alone: bool) -> bool {
         self.found
             .get(&id)
@@ -117,7 +115,7 @@ impl VolumeLists {
         self.done.spawn(async move { ListDone::Reports(to, reports.await) });
     }
 
-    /// A list waits until the ends of those logs are read.
+    /// Adds a list that waits until the ends of those logs are known.
     pub fn open(
         &mut self,
         asked: AskedList,
@@ -145,7 +143,7 @@ impl VolumeLists {
         due.map(|list| list.asked).collect()
     }
 
-    /// The end of a log was read, or could not be. Returns the lists that are complete.
+    /// A read of the end of a log has ended. Returns the complete lists.
     pub fn read(
         &mut self,
         id: VolumeId,
@@ -189,7 +187,7 @@ impl VolumeLists {
     }
 }
 
-/// What the log of a volume says at its end; nothing if it cannot be read.
+/// Reads the state at the end of a volume's log; `None` if it is unreadable.
 async fn end_of_log(
     objects: &Arc<dyn Objects>,
     spec: VolumeSpec,

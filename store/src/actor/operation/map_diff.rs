@@ -1,12 +1,13 @@
-//! Map diffs: what several maps of one volume do not say the same of is what differs, and what each
-//! names is what it takes. Their engines are asked where what lies, part by part.
+//! Map diffs: they compare several maps of one volume. Differences are ranges with different
+//! entries. The usage of each is the data that it names. The engines of the maps give the entries,
+//! part by part.
 //!
-//! Nobody waits long for an answer: after some parts it is given as far as it goes, and the client
-//! goes on from there. Of a volume that is written meanwhile it is a mixture of moments.
+//! No client waits long for an answer: it gets the result of some parts, and goes on from there. If
+//! a host writes to the volume meanwhile, the result mixes moments.
 //!
-//! A map diff begins only when the volume's own log says that its snapshots exist. Of each party
-//! one is under way, others of it wait in their order; how many may wait is bounded by what answers
-//! count for.
+//! A map diff begins only when the volume's own log says that its snapshots exist. Each party has
+//! one under way; its others wait in their order. The bytes that their answers count for bound the
+//! number of waiting ones.
 
 use super::super::completions::Completions;
 use super::super::request::ReplyTo;
@@ -21,8 +22,9 @@ use longhaul_core::wire::link::{
 use longhaul_link::party;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-/// Questions to engines for one answer, at most, or one to each. A question is for some pages of
-/// each level of a map: usually one or two reads of each of the objects if these are not in memory.
+/// Most questions to engines for one answer, and at least one to each. A question is for some pages
+/// of each level of a map. If these are not in memory, it usually takes one or two reads of each of
+/// the objects.
 const QUESTIONS_MAX: usize = 128;
 
 /// An engine has said where what lies that a map diff asked for.
@@ -42,7 +44,7 @@ pub(in super::super) struct WaitingDiff {
     pub to: ReplyTo,
     pub volume: VolumeId,
     pub snapshots: Vec<SnapshotKey>,
-    /// The size of the volume, if it is looked at too.
+    /// The size of the volume, if the diff covers it too.
     pub whole: Option<u64>,
     pub range: Range,
     pub finds: Finds,
@@ -52,7 +54,7 @@ struct MapDiff {
     party: String,
     to: ReplyTo,
     maps: Vec<ComparedMap>,
-    /// What is left to be looked at.
+    /// The rest to compare.
     range: Range,
     questions: usize,
     finds: Finds,
@@ -65,11 +67,11 @@ pub(in super::super) struct MapQuestion {
     pub range: Range,
 }
 
-/// What follows from the answer of an engine.
+/// The next step after an engine's answer.
 pub(in super::super) enum DiffStep {
     /// Other engines have not answered.
     Wait,
-    /// More is to be asked.
+    /// Ask for more.
     Ask(Vec<MapQuestion>),
     Answer(ReplyTo, Box<Result<VolumeReply, VolumeError>>),
 }
@@ -79,16 +81,16 @@ struct ComparedMap {
     engine: VolumeId,
     /// In what comes after these it has nothing.
     sectors: u64,
-    /// What it has said and not been looked at, from the start of what is left on.
+    /// Its answered and unused entries, from the start of the rest on.
     places: Places,
 }
 
-/// What is to be found out.
+/// The purpose of a map diff.
 pub(in super::super) enum Finds {
     Differences(Vec<Range>),
     Usage {
         account: Account,
-        /// What a clone has of its parents is in segments up to this one.
+        /// The segments up to this one hold a clone's data from its parents.
         begins_after: u64,
     },
 }
@@ -98,7 +100,7 @@ impl MapDiffs {
         MapDiffs { next: 0, running: HashMap::new(), waiting: VecDeque::new(), done }
     }
 
-    /// Takes an answer of an engine later, as that is being driven.
+    /// Queues an engine's answer, because the engine is busy with its outputs now.
     pub fn queue(&self, found: PlacesFound) {
         self.done.send(found);
     }
@@ -125,13 +127,13 @@ impl MapDiffs {
         self.running.values().any(|diff| diff.party == party)
     }
 
-    /// The volumes and snapshots whose maps are compared.
+    /// The volumes and snapshots whose maps it compares.
     pub fn engines(&self) -> BTreeSet<VolumeId> {
         let maps = self.running.values().flat_map(|diff| &diff.maps);
         maps.map(|map| map.engine).collect()
     }
 
-    /// Begins one. Returns what is to be asked.
+    /// Begins a map diff. Returns the first questions.
     pub fn begin(&mut self, waiting: WaitingDiff) -> Vec<MapQuestion> {
         let WaitingDiff { party, to, volume, snapshots, whole, range, finds } = waiting;
         let map = |engine, sectors| ComparedMap { engine, sectors, places: Vec::new() };
@@ -160,7 +162,8 @@ impl MapDiffs {
                 None
             }
             Ok(_) => Some(VolumeError::Store("a map says nothing".into())),
-            // It was deleted, or its volume has moved to another store: asking again tells.
+            // The snapshot is gone, or its volume has moved to another store: another request will
+            // tell.
             Err(ReadError::NotAttached) => Some(VolumeError::Snapshot(SnapshotError::NotFound)),
             Err(ReadError::Invalid) => {
                 Some(VolumeError::Invalid("the range is not within the volume".into()))
@@ -185,7 +188,7 @@ impl MapDiffs {
 }
 
 impl MapDiff {
-    /// Asks the engines of those maps for more of which nothing is left.
+    /// Asks the engines for more entries of the maps that have none left.
     fn ask(&mut self, number: u64) -> Vec<MapQuestion> {
         let mut questions = Vec::new();
         for (at, map) in self.maps.iter_mut().enumerate() {
@@ -217,7 +220,7 @@ impl MapDiff {
                         _ => all.push(range),
                     }
                 }
-                // Those that do not fit are found again.
+                // The next answer will contain the ranges that do not fit.
                 let end = all.get(MAX_CHANGED_RANGES).map_or(end, |beyond| beyond.lba);
                 all.truncate(MAX_CHANGED_RANGES);
                 end
@@ -250,8 +253,8 @@ impl MapDiff {
 }
 
 /// The party that a map diff of a volume of that tenant counts for. Another store passes on
-/// requests of many parties: then it is the tenant, because nobody else but those who may see all
-/// volumes asks about it.
+/// requests of many parties. Then the party is the tenant: except for the parties that may see all
+/// volumes, nobody else asks about it.
 pub(in super::super) fn party_of(principal: &Principal, tenant: Option<&str>) -> String {
     let of = tenant.filter(|_| principal.store).map(str::to_owned);
     match of {

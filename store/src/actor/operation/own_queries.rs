@@ -7,17 +7,17 @@ use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::RequestId;
 use std::collections::HashMap;
 
-/// What the answer is for.
+/// The purpose of an answer.
 pub(in super::super) enum OwnQuery {
-    /// Which snapshot of a volume this request names.
+    /// Finds the snapshot of a volume that this request names.
     FindSnapshot { volume: VolumeId, request: Box<Request> },
-    /// Whether a snapshot is deleted.
+    /// Tells whether the deletion of a snapshot has succeeded.
     DeleteSnapshot { to: ReplyTo, id: Option<VolumeId> },
     /// The task that makes a clone waits.
     ForClone(EngineReply),
     /// Nobody waits.
     ForgetClone,
-    /// A snapshot that the schedule of this volume says is taken or deleted.
+    /// The schedule of this volume takes or deletes a snapshot.
     Scheduled(VolumeId, Due),
 }
 
@@ -29,7 +29,7 @@ pub(in super::super) struct OwnQueries {
 }
 
 impl OwnQueries {
-    /// The number under which it is asked.
+    /// The number of the query.
     pub fn open(&mut self, query: OwnQuery) -> RequestId {
         self.last += 1;
         self.open.insert(self.last, query);

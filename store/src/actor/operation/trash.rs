@@ -1,7 +1,7 @@
-//! Deleted volumes: when something is to be done about them.
+//! Deleted volumes: the times of their next steps.
 //!
-//! This store looks at each when it hears of it, and then when its time is up: where nothing is
-//! deleted nothing is asked of the objects.
+//! This store looks at each when it hears of it, and then when its time is up. Without deleted
+//! volumes it sends no request to the objects.
 
 use super::super::completions::Completions;
 use super::super::request::ReplyTo;
@@ -17,29 +17,29 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What became of the tasks of the trash.
+/// The outcomes of the trash's tasks.
 pub(in super::super) enum TrashDone {
-    /// A deleted volume was seen to.
+    /// The step for a deleted volume has ended.
     Tended(VolumeId, Result<Tended, VolumeError>),
-    /// All that were due have been seen to.
+    /// The steps for all due volumes have ended.
     TendedAll,
     Listed(ReplyTo, Result<VolumeReply, VolumeError>),
 }
 
-/// What follows for others when a deleted volume was seen to.
+/// The consequences of a step for a deleted volume.
 pub(in super::super) enum TrashEffect {
     Nothing,
-    /// The deletion was cut short, and the volume stays.
+    /// The deletion did not finish, and the volume stays.
     Kept,
-    /// The data is gone. It was a clone of that volume.
+    /// The data is gone. The volume was a clone of this one.
     Removed(Option<VolumeId>),
 }
 
-/// What this store knows of deleted volumes.
+/// The store's knowledge of deleted volumes.
 pub(in super::super) struct Trash {
     /// For how many seconds data stays.
     grace: u64,
-    /// When something is to be done, in seconds since 1970.
+    /// Times of the next steps, in seconds since 1970.
     due: BTreeMap<VolumeId, u64>,
     /// That is under way.
     tending: bool,
@@ -70,7 +70,7 @@ impl Trash {
         crate::clock::now().saturating_add(self.grace.max(HANDS_OFF))
     }
 
-    /// A volume is deleted, or its deletion has failed somewhere.
+    /// Notes that a volume was deleted, or that its deletion has failed somewhere.
     pub fn note_deletion(&mut self, id: VolumeId) {
         self.look_at(id, self.next_look());
     }
@@ -113,7 +113,7 @@ impl Trash {
         self.tending = false;
     }
 
-    /// A deleted volume was seen to.
+    /// The step for a deleted volume has ended.
     pub fn tended(&mut self, id: VolumeId, result: Result<Tended, VolumeError>) -> TrashEffect {
         match result {
             Ok(Tended::Wait(at)) => {

@@ -1,5 +1,5 @@
-//! The audit recorder: it writes each request that changes something, or takes or leaves a volume,
-//! to the audit log, with the outcome that the answer says.
+//! The audit recorder. It writes requests to the audit log, with the outcome from the answer. It
+//! records each request that changes something, and each that attaches or detaches a volume.
 //!
 //! It is the first stage of the pipeline: a request number stands for one open request, so that no
 //! answer counts for another request.
@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Attaching with leave to take the volume from a host that is connected.
+/// An attach with permission to take the volume from a connected host.
 const TAKE_OVER: &str = "volume.take-over";
 /// The attribute that hosts set by themselves.
 pub(in super::super) const RESERVATIONS: &str = "reservations";
@@ -39,17 +39,17 @@ struct Recorded {
 struct RecordedSession {
     who: AuditedPeer,
     party: Arc<str>,
-    /// Requests without an answer: a number stands for one of them at a time, so that no answer is
-    /// taken for another's.
+    /// Requests without an answer. A number stands for one of them at a time, so that no answer
+    /// counts for another request.
     open: HashMap<RequestId, OpenRequest>,
 }
 
 /// A request without an answer.
 struct OpenRequest {
     answer: AnswerKind,
-    /// What goes into the log, and about what, if anything does.
+    /// The action for the log, and its object, if there is one.
     action: Option<(&'static str, String)>,
-    /// What is to be said with the answer.
+    /// A note to write with the answer.
     note: Option<String>,
     _place: Place<Arc<str>>,
 }
@@ -97,7 +97,7 @@ impl AuditRecorder {
         recorded.sessions.insert(session, RecordedSession { who, party, open: HashMap::new() });
     }
 
-    /// Who is at the other end of a session; nobody if it is over, or within the process.
+    /// The peer of a session; nobody if it is over, or within the process.
     pub fn peer(&self, session: u64) -> SessionPeer {
         let recorded = self.lock();
         let Some(RecordedSession { who: AuditedPeer { peer, principal }, .. }) =
@@ -166,8 +166,8 @@ impl AuditRecorder {
         }
     }
 
-    /// Notes a request. It ends the session if its answer could be taken for that to another
-    /// request, or if the party has too many requests without an answer.
+    /// Notes a request. Ends the session if the answer could count for another request, or if the
+    /// party has too many requests without an answer.
     pub fn decide(&self, request: Request) -> Decision {
         match self.asked(request.session(), request.message()) {
             Ok(()) => Decision::Pass(request),
@@ -202,7 +202,7 @@ impl AuditRecorder {
         let mut recorded = self.lock();
         let Recorded { audit, sessions, .. } = &mut *recorded;
         let Some(of) = sessions.get_mut(&session) else { return };
-        // It is written here, where the rest of it is bounded, and not with its answer.
+        // The line goes out here, within the limits of the other texts, and not with the answer.
         let recordable = recordable(message);
         let answer = recordable.as_ref().map(|of| of.answer);
         let open = recordable.and_then(|recordable| of.open.get_mut(&recordable.request));
@@ -237,7 +237,7 @@ fn unrecorded(answer: Option<AnswerKind>) -> (&'static str, String) {
     ("request.refused", object.to_owned())
 }
 
-/// What is answered to a request that may go into the log.
+/// The kind of an answer to a request that may go into the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AnswerKind {
     Attached,
@@ -401,7 +401,7 @@ fn of_tenant(operation: &TenantOperation) -> Option<(&'static str, AuditObject)>
     Some((action, AuditObject::Other(name.clone())))
 }
 
-/// Which request a message answers, of which kind it is, and how.
+/// The request that a message answers, the kind of the answer, and the outcome.
 fn outcome(message: &ToHost) -> Option<(RequestId, AnswerKind, String)> {
     fn said<T, E: std::fmt::Display>(result: &Result<T, E>) -> String {
         result.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned())

@@ -1,12 +1,12 @@
-//! How much of what each session drains waits in the pipeline. Of a session with too much no more
-//! is read.
+//! Bytes of each session's drain lane that wait in the pipeline. If a session has too many, the
+//! link reads no more of it.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// Bytes of a session's drain lane that wait before no more is read of it: four batches as hosts
-/// make them, so that those of other volumes that follow are seen.
+/// Most waiting bytes of a session's drain lane before the link stops reading it: four batches of
+/// usual size. So the store sees the batches of other volumes behind them.
 const HELD_MAX: u64 = 16 << 20;
-/// What a request counts for besides its payload.
+/// Bytes that a request counts for besides its payload.
 const FRAME_BYTES: u64 = 4096;
 
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub(in super::super) struct HeldDrains {
 }
 
 impl HeldDrains {
-    /// Whether no more is to be read of what a session drains.
+    /// Whether the link must stop reading a session's drain lane.
     pub fn is_full(&self, session: u64) -> bool {
         self.bytes.get(&session).is_some_and(|bytes| *bytes >= HELD_MAX)
     }
@@ -48,7 +48,7 @@ impl HeldDrains {
         self.changed.remove(&session);
     }
 
-    /// The sessions for which it is to be decided anew whether they are read.
+    /// The sessions whose state has changed, for a new decision about reading them.
     pub fn take_changed(&mut self) -> BTreeSet<u64> {
         std::mem::take(&mut self.changed)
     }

@@ -1,10 +1,10 @@
-//! Ownership: which volumes this store serves, of those that all stores of the installation have in
-//! common.
+//! Ownership: the volumes that this store serves, among those of all stores of the installation.
 //!
 //! A host gets a volume at the store that it asks. That store takes the volume's lease, from the
-//! store that holds it if that one answers. So a host uses one store for all of its volumes, which
-//! can be copied from one to another there. Volumes move with their host and never by themselves. A
-//! question about a volume is redirected to the store that holds the volume.
+//! store that holds it if that one answers. So a host uses one store for all of its volumes, and
+//! copies between them stay in that store. Volumes move with their host and never by themselves. If
+//! a question about a volume comes to another store, that store redirects it to the holder of the
+//! lease.
 
 use super::super::completions::Completions;
 use super::super::directory::Directory;
@@ -24,17 +24,17 @@ use std::time::{Duration, Instant};
 
 /// How long the answer to who holds a volume counts for the next question.
 const FRESH: Duration = Duration::from_secs(1);
-/// Early reads of a volume that wait for the Resume that they follow, at most; more are asked again
+/// Most early reads of a volume that wait for their Resume message. The host repeats the others
 /// after it.
 const EARLY_MAX: usize = 1024;
 
-/// What became of the tasks of this stage.
+/// The outcomes of this stage's tasks.
 pub(in super::super) enum OwnershipDone {
-    /// It is known who holds the lease of a volume.
+    /// The holder of a volume's lease is known.
     Claimed(VolumeId, lease::Outcome),
     /// Another store has answered a request.
     Forwarded(ReplyTo, Frame<ToHost>),
-    /// The store that held the volume does not answer: it is to be looked up again.
+    /// The store that held the volume does not answer: look up the holder again.
     HolderLost(VolumeId, Request),
 }
 
@@ -53,14 +53,14 @@ pub(in super::super) struct Ownership {
     done: Completions<OwnershipDone>,
 }
 
-/// What is known about the lease of a volume.
+/// The known state of a volume's lease.
 #[derive(Default)]
 struct VolumeClaim {
-    /// It is found out who holds the lease for this request, unless its session has ended since.
+    /// The request that the look-up of the lease is for, unless its session has ended since.
     asker: Option<Request>,
-    /// Requests that came meanwhile, or while the volume is left to another store; and reads that
-    /// came before their Resume. What bounds them is that each counts at the link, for itself or
-    /// with its answer.
+    /// Requests that came meanwhile, or while another store has the volume; and reads that came
+    /// before their Resume message. The link bounds them: each counts there, for itself or with its
+    /// answer.
     waiting: VecDeque<Request>,
     /// The store that held the lease at the last look.
     holder: Option<(StoreId, Vec<String>, Instant)>,
@@ -70,9 +70,9 @@ struct VolumeClaim {
     releasing: Vec<ReplyTo>,
 }
 
-/// What follows from an answer to who holds the lease of a volume.
+/// The consequences of the answer about a volume's lease.
 pub(in super::super) struct Claimed {
-    /// The request for which it was found out.
+    /// The request that the look-up was for.
     pub asker: Option<Request>,
     /// Requests that came meanwhile.
     pub waiting: VecDeque<Request>,
@@ -84,7 +84,7 @@ pub(in super::super) enum Verdict {
     Mine {
         number: u64,
         taken: Option<Source>,
-        /// Another store may have had the volume since its engine was opened.
+        /// Another store may have had the volume since its engine opened.
         stale: bool,
     },
     Redirect(Redirect),
@@ -92,14 +92,14 @@ pub(in super::super) enum Verdict {
     Gone,
 }
 
-/// What follows once this store has left a volume.
+/// The consequences after this store has left a volume.
 pub(in super::super) struct LeftVolume {
     pub stores: Vec<ReplyTo>,
     pub answer: Result<StoreReply, VolumeError>,
     pub waiting: VecDeque<Request>,
 }
 
-/// What a request wants of a volume, if that depends on who holds the lease.
+/// The purpose of a request, if it depends on the holder of the lease.
 fn purpose(request: &Request) -> Option<Purpose> {
     let key = request.principal.key;
     match request.message() {
@@ -173,7 +173,7 @@ impl Ownership {
             let redirect = Redirect { store, addresses, cached_for: Some(id) };
             return Decision::Forward(request, redirect);
         }
-        // Nothing while the volume is deleted here.
+        // Nothing during a deletion of the volume here.
         let Some(spec) = directory.spec(id).cloned() else {
             return Decision::Refuse(request, Refusal::NotFound);
         };
@@ -188,7 +188,7 @@ impl Ownership {
         Decision::Hold
     }
 
-    /// It is known who holds the lease of a volume.
+    /// The holder of a volume's lease is known.
     pub fn claimed(&mut self, id: VolumeId, outcome: lease::Outcome) -> Option<Claimed> {
         let claim = self.volumes.get_mut(&id)?;
         let stale = self.held.handle_claimed(id, &outcome);

@@ -1,7 +1,7 @@
-//! Tenants' quotas: batches and copies wait, or are refused, until their tenant has room; a volume
+//! Tenants' quotas: batches and copies wait, or are refused, until their tenant has room. A volume
 //! grows only if its tenant may have that much.
 //!
-//! Where nothing is written, and nobody waits for room, nothing is asked of the objects.
+//! If nobody writes and nobody waits for room, the stage sends no request to the objects.
 
 use super::super::completions::Completions;
 use super::super::directory::Directory;
@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How often this store looks how much tenants store, and whether they have room again. A guess:
-/// what is stored through other stores in that time goes beyond the quota.
+/// bytes that other stores store in that time exceed the quota.
 pub(in super::super) const ROOM_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What became of the tasks of this stage.
+/// The outcomes of this stage's tasks.
 pub(in super::super) enum QuotaDone {
     /// How much tenants store.
     Stored(Vec<FoundStored>),
@@ -31,7 +31,7 @@ pub(in super::super) enum QuotaDone {
     Growth(Result<(), VolumeError>, Box<Request>),
 }
 
-/// How much a tenant stores, or why that is not known.
+/// The stored bytes of a tenant, or why they are unknown.
 pub(in super::super) struct FoundStored {
     tenant: String,
     /// Segments in the logs of its open volumes when the look began.
@@ -42,9 +42,9 @@ pub(in super::super) struct FoundStored {
 
 /// A request that waited here.
 pub(in super::super) enum Released {
-    /// There is room: the next stage decides.
+    /// The tenant has room: the next stage decides.
     Pass(Request),
-    /// The volume is not served here any more. Whoever serves it looks at the quota.
+    /// This store does not serve the volume any more. The store that does checks the quota.
     Gone(Request),
     Refused(Request, Refusal),
 }
@@ -59,13 +59,13 @@ pub(in super::super) struct Quotas {
     looking: bool,
     look_again: bool,
     released: VecDeque<Released>,
-    /// Tenants whose hosts are to be told whether they have room.
+    /// Tenants whose hosts have to hear whether they have room.
     notices: BTreeMap<String, bool>,
     objects: Arc<dyn Objects>,
     done: Completions<QuotaDone>,
 }
 
-/// What a tenant stores, as far as it is known here.
+/// The stored bytes of a tenant, as far as this store knows them.
 #[derive(Default)]
 struct TenantStored {
     /// Bytes at the last look, and how many there may be. Nothing before the first look.
@@ -74,17 +74,17 @@ struct TenantStored {
     since: u64,
     /// How many of those passed before the present look began.
     before: u64,
-    /// Batches that wait until there is room, and copies that wait until it is known whether there
-    /// is, in their order.
+    /// Batches that wait for room, and copies that wait until the store knows whether there is
+    /// room, in order.
     waiting: VecDeque<Request>,
 }
 
-/// The volume for which a request adds data, and how much: a batch, or a copy that is made ready in
-/// its directory.
+/// The volume for which a request adds data, and the number of bytes. The request is a batch, or a
+/// copy staged in its directory.
 fn adds(request: &Request) -> Option<(VolumeId, u64)> {
     match request.message() {
         ToStore::Batch { volume, .. } => Some((*volume, request.body.payload.len() as u64)),
-        // A larger one is refused.
+        // The store refuses a larger one.
         ToStore::Stage { into, range, .. } => {
             Some((*into, range.sectors.min(MAX_STAGE_SECTORS) * SECTOR_BYTES))
         }
@@ -97,8 +97,9 @@ fn is_copy(request: &Request) -> bool {
 }
 
 impl TenantStored {
-    /// Whether so much more may be stored. What hosts have acknowledged before they were told that
-    /// there is no room is; more than that comes from a host that does not listen.
+    /// Whether so many more bytes may be stored. The store takes the writes that hosts acknowledged
+    /// before they heard that there is no room. More than that comes from a host that does not
+    /// listen.
     fn takes(&self, bytes: u64) -> bool {
         match self.seen {
             None => false,
@@ -110,8 +111,8 @@ impl TenantStored {
         }
     }
 
-    /// Whether hosts may acknowledge more, if so many bytes that they have acknowledged have not
-    /// arrived. Of those some may have been taken already.
+    /// Whether hosts may acknowledge more, if so many acknowledged bytes have not arrived. Some of
+    /// these may count already.
     fn has_room(&self, announced: u64) -> bool {
         let Some((stored, Some(limit))) = self.seen else { return true };
         stored.saturating_add(self.since.max(announced)) < limit
@@ -133,8 +134,8 @@ impl Quotas {
         }
     }
 
-    /// Holds a request that makes a tenant's volume larger until it is known whether that may be.
-    /// At another store the request passes here first.
+    /// Holds a request for growth of a tenant's volume until the store knows whether the tenant may
+    /// have that. If another store serves the volume, the request passes here first.
     pub fn decide_growth(&mut self, request: Request, directory: &Directory) -> Decision {
         let ToStore::Volume { operation: VolumeOperation::Resize { name, sectors }, .. } =
             request.message()
@@ -185,7 +186,7 @@ impl Quotas {
         Decision::Hold
     }
 
-    /// Looks how much the tenants store whose volumes are used here.
+    /// Looks up the stored bytes of the tenants whose volumes are in use here.
     pub fn look(&mut self, directory: &Directory, engines: &Engines) {
         let tenants = engines.tenants(directory);
         let waiting = self.stored.iter().filter(|(_, stored)| !stored.waiting.is_empty());
@@ -226,8 +227,8 @@ impl Quotas {
         });
     }
 
-    /// It is known how much tenants store. Their hosts are told as long as there is no room, and
-    /// once when there is again.
+    /// Takes the stored bytes of tenants. Their hosts hear of it as long as there is no room, and
+    /// once when there is room again.
     pub fn found(
         &mut self,
         found: Vec<FoundStored>,
@@ -261,12 +262,12 @@ impl Quotas {
         }
     }
 
-    /// Whether it is to be looked once more, which is said once.
+    /// Whether another look has to follow. True once for each request.
     pub fn take_look_again(&mut self) -> bool {
         std::mem::take(&mut self.look_again)
     }
 
-    /// Releases what waits for room, as far as there is any, or it is known that there is no quota.
+    /// Releases waiting requests, as far as there is room, or if the tenant has no quota.
     fn release(&mut self, tenant: &str, drains: &mut HeldDrains) {
         let Some(stored) = self.stored.get_mut(tenant) else { return };
         while let Some(request) = stored.waiting.front() {
@@ -300,7 +301,7 @@ impl Quotas {
         }
     }
 
-    /// A volume is not served here any more: releases what was sent for it.
+    /// This store does not serve a volume any more: releases its requests.
     pub fn release_volume(&mut self, id: VolumeId, drains: &mut HeldDrains) {
         for stored in self.stored.values_mut() {
             let of = |request: &Request| request.target.identities().contains(&Some(id));
@@ -315,8 +316,8 @@ impl Quotas {
         }
     }
 
-    /// Something was stored or announced for a volume: if its tenant has no room any more with
-    /// that, its hosts are to be told at once.
+    /// Data was stored or announced for a volume. If its tenant has no room any more, its hosts
+    /// have to hear of it at once.
     pub fn notice(&mut self, volume: VolumeId, directory: &Directory, engines: &Engines) {
         let Some(tenant) = directory.tenant(volume) else { return };
         if self.full.contains(tenant) || self.has_room(tenant, directory, engines) {
@@ -350,7 +351,7 @@ impl Quotas {
         stored.has_room(engines.announced_bytes(directory, tenant))
     }
 
-    /// Quotas have changed: what is known means something else.
+    /// Quotas have changed: the known sizes mean something else.
     pub fn quotas_changed(&mut self) {
         self.seen.clear();
     }
@@ -371,7 +372,7 @@ mod tests {
         assert!(stored.has_room(499) && !stored.has_room(500));
         assert!(stored.takes(500 + QUOTA_GRACE_BYTES) && !stored.takes(501 + QUOTA_GRACE_BYTES));
         stored.since = 300;
-        // What was announced and taken counts once.
+        // Bytes that were announced and then taken count once.
         assert!(stored.has_room(300) && stored.has_room(0));
         stored.since = 500;
         assert!(!stored.has_room(0));

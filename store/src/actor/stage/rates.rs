@@ -1,13 +1,13 @@
-//! Tenants' limits on operations and bytes a second: requests that cost something wait for their
-//! turn.
+//! Tenants' limits on operations and bytes a second: requests with a cost wait for their turn.
 //!
-//! A request passes here once it is known that its session may send it. The next stages find out
+//! A request comes here after the check that its session may send it. The next stages find out
 //! where its volume is then, or whether it still exists.
 //!
-//! Requests in the control lane never wait, nor do those of other stores, which take a store that
-//! keeps them waiting to be dead: their cost is paid afterwards. Batches come in their own lane
-//! only. So memory is bounded: for reads by those that a session may have open, for batches by
-//! [`HeldDrains`] for each session, and for a party and all by what batches count for at the link.
+//! Requests in the control lane never wait. Requests of other stores never wait either, because
+//! those stores take a slow store for a dead one. The tenants pay their cost later. Batches come in
+//! their own lane only. So memory is bounded: for reads by the open reads of a session, and for
+//! batches by [`HeldDrains`] for each session. For a party and for all of them, the bytes that
+//! batches count for at the link bound it.
 
 use super::super::completions::Completions;
 use super::super::directory::Directory;
@@ -27,23 +27,23 @@ use longhaul_objects::Objects;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// What became of the tasks of this stage.
+/// The outcomes of this stage's tasks.
 pub(in super::super) enum RatesDone {
-    /// What tenants may do.
+    /// The limits of tenants.
     Limits(Vec<(String, Result<TenantLimits, VolumeError>)>),
-    /// What other stores serve, to share the limits of tenants.
+    /// The reports of other stores, to share the limits of tenants.
     Shares(Vec<StoreReport>),
 }
 
-/// The tenants whose volumes are used here.
+/// The tenants whose volumes are in use here.
 pub(in super::super) struct RateLimits {
     tenants: BTreeMap<String, TenantRate>,
     /// Requests whose turn has come.
     ready: VecDeque<Request>,
-    /// The limits are being read, and once more after that.
+    /// A read of the limits is under way, and another one has to follow.
     looking: bool,
     look_again: bool,
-    /// Other stores are being asked what they serve.
+    /// A request to the other stores for their reports is under way.
     asking: bool,
     objects: Arc<dyn Objects>,
     done: Completions<RatesDone>,
@@ -52,9 +52,9 @@ pub(in super::super) struct RateLimits {
 #[derive(Default)]
 struct TenantRate {
     throttle: Throttle<Request>,
-    /// Nothing before they have been read.
+    /// `None` before the first read.
     limits: Option<TenantLimits>,
-    /// Other stores at which volumes of it are attached.
+    /// Number of other stores with attached volumes of it.
     others: u64,
     /// Since the last look.
     used: bool,
@@ -67,7 +67,7 @@ impl TenantRate {
             && self.throttle.waiting() == Waiting::default()
     }
 
-    /// Keeps to this store's part of the limits, once they are known.
+    /// Applies this store's part of the limits, once they are known.
     fn apply(&mut self, now: Time) {
         if let Some(limits) = &self.limits {
             self.throttle.set(now, rates(limits, self.others + 1));
@@ -75,7 +75,7 @@ impl TenantRate {
     }
 }
 
-/// What a request counts for among what its session drains.
+/// The bytes that a request counts for in the drain lane of its session.
 fn drain_bytes(request: &Request) -> Option<u64> {
     let drains = request.reply_to.lane == Lane::Drain;
     drains.then_some(request.body.payload.len() as u64)
@@ -195,13 +195,13 @@ impl RateLimits {
         self.all(drains, |_, tenant| tenant.throttle.handle_session_closed(now, session));
     }
 
-    /// A volume is not served here any more: what waits for it is told so.
+    /// This store does not serve a volume any more: its waiting requests go on, to hear that.
     pub fn release_volume(&mut self, now: Time, volume: VolumeId, drains: &mut HeldDrains) {
         self.all(drains, |_, tenant| tenant.throttle.release(now, volume));
     }
 
     /// Every now and then: forgets the tenants that nobody needs, and reads the limits of the
-    /// others, in case what another store has said of them did not arrive.
+    /// others. That helps if a notice of another store did not arrive.
     pub fn tick(&mut self, attached: &BTreeSet<String>) {
         self.tenants.retain(|name, tenant| {
             let used = std::mem::take(&mut tenant.used) || attached.contains(name);
@@ -210,7 +210,7 @@ impl RateLimits {
         self.look();
     }
 
-    /// Reads the limits of the tenants whose volumes are used here.
+    /// Reads the limits of the tenants whose volumes are in use here.
     pub fn look(&mut self) {
         if self.tenants.is_empty() {
             return;
@@ -231,7 +231,7 @@ impl RateLimits {
         });
     }
 
-    /// The limits have been read. Says whether they are new for one of the tenants.
+    /// Takes the limits. Returns whether they are new for one of the tenants.
     pub fn found_limits(
         &mut self,
         now: Time,
@@ -255,7 +255,7 @@ impl RateLimits {
         new
     }
 
-    /// Whether the limits are to be read once more, which is said once.
+    /// Whether another read of the limits has to follow. True once for each request.
     pub fn take_look_again(&mut self) -> bool {
         std::mem::take(&mut self.look_again)
     }
@@ -273,8 +273,8 @@ impl RateLimits {
         });
     }
 
-    /// What the other stores that answer have attached is known: each has the same part of a
-    /// tenant's limits.
+    /// Takes the attached volumes of the other stores that answer: each store has the same part of
+    /// a tenant's limits.
     pub fn found_shares(
         &mut self,
         now: Time,

@@ -1,6 +1,6 @@
-//! What each message needs of the credential in whose session it comes.
+//! The rights that each message needs of the credential of its session.
 //!
-//! The matches are exhaustive: a new message does not compile before it is decided here.
+//! The matches are exhaustive: a new message does not compile before this module decides about it.
 //! `docs/security.md` has the same as a table.
 
 use longhaul_core::wire::link::{
@@ -9,7 +9,7 @@ use longhaul_core::wire::link::{
 };
 use longhaul_link::credential::Role;
 
-/// What a message needs.
+/// The rights that a message needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Needs {
     /// The least role.
@@ -20,7 +20,7 @@ pub(super) struct Needs {
     pub stores: bool,
 }
 
-/// For what a role is needed.
+/// The object that the role is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// The volumes that the message names.
@@ -56,10 +56,10 @@ const fn between_stores() -> Needs {
     Needs { role: Role::Admin, scope: Scope::Stores, stores: true }
 }
 
-/// What a message needs.
+/// The rights that a message needs.
 pub(super) fn needs(message: &ToStore) -> Needs {
     match message {
-        // It is never passed on, and ends the session.
+        // The store never passes it on, and ends the session.
         ToStore::Hello { .. } => covered(Role::Read),
         ToStore::Attach { .. }
         | ToStore::Resume { .. }
@@ -89,10 +89,10 @@ fn of_volume(operation: &VolumeOperation) -> Needs {
         | VolumeOperation::Lost { .. }
         | VolumeOperation::Stored { .. }
         | VolumeOperation::GetAttribute { .. } => passed_on(Role::Read),
-        // What hosts set: reservations and traces; and schedules of snapshots, as they may take
-        // those.
+        // Hosts set reservations and traces. They also set schedules of snapshots, because they may
+        // take snapshots.
         VolumeOperation::SetAttribute { attribute, .. } => passed_on(match attribute.as_str() {
-            // Who gives a volume other keys shuts others out.
+            // New keys of a volume shut out the holders of the old ones.
             longhaul_api::keys::ATTRIBUTE => Role::Admin,
             _ => Role::Write,
         }),

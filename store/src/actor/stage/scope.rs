@@ -1,15 +1,15 @@
 //! The tenant scope: it decides which messages a credential may send, and which volumes it sees.
 //!
-//! [`rights`](super::rights) says what a message needs. The list of accepted credentials says what
-//! a credential is good for when its session begins. The session of a withdrawn credential ends
-//! within a second.
+//! [`rights`](super::rights) lists the needs of each message. The list of accepted credentials
+//! gives the grant of a credential at the beginning of its session. The session of a withdrawn
+//! credential ends within a second.
 //!
 //! The certificate of a session names its tenant. A session of a tenant uses the names that volumes
-//! have within the tenant; inside the store these names are `TENANT/NAME`, and no other name leads
-//! to them. A message that names a volume by identity gets the answer for unknown volumes, unless
+//! have within the tenant. Inside the store these names are `TENANT/NAME`, and no other name leads
+//! to them. A message may name a volume by identity. It gets the answer for unknown volumes, unless
 //! the credential covers the volume. Requests about the installation need a credential for all of
-//! it. Messages of other stores passed this scope at the store that received them; a store may send
-//! what stores say to each other.
+//! it. Messages of other stores passed the scope at the store that received them. A store may send
+//! the messages that stores send to each other.
 //!
 //! Each request passes [`TenantScope::decide`], and [`TenantScope::covers`] once its volume is
 //! known. Each answer passes [`TenantScope::outbound`].
@@ -29,10 +29,10 @@ use longhaul_link::credential::{Grant, Issued, Kind, Reach, Role};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Whose a session is, and what it may do.
+/// The owner of a session, and its rights.
 struct SessionScope {
     principal: Arc<Principal>,
-    /// Nothing once the certificate is withdrawn.
+    /// `None` after the withdrawal of the certificate.
     grant: Option<Grant>,
     reach: Reach,
 }
@@ -88,7 +88,7 @@ impl SessionScope {
         (*role < least).then(|| lacks(name, *role, least))
     }
 
-    /// The message with the names that volumes have inside the store; or why it is refused.
+    /// The message with the names inside the store, or the reason of its refusal.
     fn admit(&self, mut message: ToStore) -> Result<ToStore, Box<RefusedMessage>> {
         let refused = |refusal, message| Err(Box::new(RefusedMessage { refusal, message }));
         if let Some(why) = self.refuses(&message) {
@@ -215,12 +215,12 @@ impl TenantScope {
         self.sessions.insert(session, SessionScope::new(principal, grant));
     }
 
-    /// A session is over: nothing is sent to it any more.
+    /// A session is over: it gets no more messages.
     pub fn closed(&mut self, session: u64) {
         self.sessions.remove(&session);
     }
 
-    /// Whose a session is; nothing once it is over.
+    /// The principal of a session; `None` once it is over.
     pub fn principal(&self, session: u64) -> Option<Arc<Principal>> {
         self.sessions.get(&session).map(|of| of.principal.clone())
     }
@@ -251,8 +251,8 @@ impl TenantScope {
         }
     }
 
-    /// Whether the session sees all volumes that the request names by identity, as far as they are
-    /// known. Of a volume that it does not see it learns nothing.
+    /// Whether the session sees all known volumes that the request names by identity. If the
+    /// session does not see a volume, it learns nothing of it.
     pub fn covers(&self, request: &Request, directory: &Directory) -> bool {
         let Some(reach) = self.limits(request.session()) else { return true };
         let mut named = request.target.identities().into_iter().flatten();
@@ -279,7 +279,7 @@ impl TenantScope {
         directory.full_name(volume).is_some_and(|name| reach.has(name))
     }
 
-    /// What is told to a session, with the names that volumes have there.
+    /// A message for a session, with the names of volumes in that session.
     pub fn outbound(&self, session: u64, mut message: ToHost) -> ToHost {
         let Some(reach) = self.limits(session) else { return message };
         match &mut message {

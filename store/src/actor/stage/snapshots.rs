@@ -1,9 +1,9 @@
-//! Names and identities become engines: which volume or snapshot a request means.
+//! Translates names and identities to engines: which volume or snapshot a request means.
 //!
-//! A snapshot never changes, so any store may read it, whoever serves its volume: it is opened from
-//! the objects by the segment that took it. The engine of the volume says which segment that is
-//! when a host names the snapshot. A host that comes back by identity, to this store after a
-//! restart or to another one, finds the segment noted in the location.
+//! A snapshot never changes, so any store may read it, whichever store serves its volume. The store
+//! opens it from the objects by the segment that took it. If a host names the snapshot, the engine
+//! of the volume knows that segment. A host may come back by identity, to this store after a
+//! restart or to another one. Then the note in the location names the segment.
 
 use super::super::completions::Completions;
 use super::super::directory::{Directory, SnapshotLocation};
@@ -17,11 +17,11 @@ use longhaul_objects::{GetError, Objects, PutError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What became of the tasks of this stage.
+/// The outcomes of this stage's tasks.
 pub(in super::super) enum SnapshotDone {
-    /// What the location says of a snapshot that a request is about.
+    /// The location's note about the snapshot of a request.
     Located(VolumeId, Option<SnapshotLocation>, Request),
-    /// The location of the snapshot could not be noted.
+    /// The note about the snapshot's location failed.
     NotNoted(VolumeError, Request),
 }
 
@@ -134,7 +134,7 @@ impl SnapshotNames {
     }
 }
 
-/// There is no such volume, or its description is damaged.
+/// The volume does not exist, or its description is damaged.
 pub(in super::super) fn not_found(request: Request, directory: &Directory) -> Decision {
     let name = request.target.volume_name();
     let refusal = match name.and_then(|name| directory.damage(name)) {
@@ -170,7 +170,7 @@ async fn note_location(
 ) -> Result<(), VolumeError> {
     let data = Bytes::from(catalog::encode_place(location.volume, location.segment));
     match objects.put(&snapshot_key(id), vec![data]).await {
-        // Whoever was there before has said the same.
+        // An earlier note says the same.
         Ok(()) | Err(PutError::Exists) => Ok(()),
         Err(PutError::Failed(error)) => Err(VolumeError::Store(error)),
     }

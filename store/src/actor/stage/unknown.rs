@@ -1,5 +1,5 @@
-//! Requests about volumes that this store does not know: they wait until the store has looked at
-//! the location, because another store may have created the volume.
+//! Requests about volumes that this store does not know. They wait for a look at the location,
+//! because another store may have created the volume.
 
 use super::super::directory::Directory;
 use super::super::request::{Decision, Request, Target};
@@ -16,9 +16,9 @@ pub(in super::super) struct UnknownVolumes {
 }
 
 impl UnknownVolumes {
-    /// Holds a request about a volume that is not known, or that the session may not see under the
-    /// name that is known. Of a session that has too much waiting it passes: then the volume is
-    /// said not to exist.
+    /// Holds a request about an unknown volume, or about one that the session may not see under its
+    /// known name. If too much of a session waits already, passes the request: then the answer is
+    /// that the volume does not exist.
     pub fn decide(
         &mut self,
         request: Request,
@@ -54,7 +54,7 @@ impl UnknownVolumes {
     }
 }
 
-/// Whether a request is about a volume that is not known here.
+/// Whether a request is about a volume that this store does not know.
 fn is_unknown(target: &Target, directory: &Directory) -> bool {
     match target {
         Target::Session | Target::Stores | Target::Tenants | Target::Catalog => false,

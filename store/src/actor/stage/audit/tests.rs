@@ -71,7 +71,8 @@ fn a_number_that_is_used_again_hides_nothing() {
 fn what_is_answered_to_something_else_is_no_outcome() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = recorder(dir.path());
-    // Before and after: what only shows something is not in the log, and has a number as well.
+    // Before and after: requests that only show something are not in the log, and have numbers as
+    // well.
     recorder.asked(1, &delete(9)).unwrap();
     recorder.asked(1, &show(9)).unwrap_err();
     recorder.asked(1, &show(8)).unwrap();
@@ -81,7 +82,7 @@ fn what_is_answered_to_something_else_is_no_outcome() {
     recorder.answered(1, &ToHost::Attached { request: 9, result: Err(AttachError::NotFound) });
     let result = Err(VolumeError::NotFound);
     recorder.answered(1, &ToHost::Volume { request: 9, result });
-    // What has its answer leaves its number free.
+    // An answer frees the number of its request.
     recorder.asked(1, &delete(9)).unwrap();
     recorder.answered(1, &done(9));
     drop(recorder);

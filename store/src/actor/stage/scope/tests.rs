@@ -66,8 +66,7 @@ fn guest(tenant: Option<&str>, kind: Kind, role: Role, patterns: &[&str]) -> Ses
     SessionScope::new(&principal, Some(grant))
 }
 
-/// Every message there is, with the least role and for what it is needed: what `docs/security.md`
-/// has as a table.
+/// Every message, with the least role and its object: the table of `docs/security.md`.
 fn table() -> Vec<(ToStore, Role, Scope, bool)> {
     use Role::{Admin, Read, Write};
     use Scope::{Covered, Installation, Stores, Token, Volumes};
@@ -283,7 +282,7 @@ fn what_a_credential_does_not_cover_is_not_there() {
         let attach = ToStore::Attach { request: 1, name, host, journal, take_over: false };
         let result = Err(AttachError::NotFound);
         assert_eq!(answer(attach), ToHost::Attached { request: 1, result });
-        // What it would make is refused by name.
+        // The store refuses the name of the volume to create.
         let create = |name: &str| {
             let name = name.to_owned();
             VolumeOperation::Create { name, sectors: 8, block_bytes: 512 }
