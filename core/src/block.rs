@@ -1,4 +1,4 @@
-//! What a block device is: sectors, ranges, requests and their outcomes.
+//! The block device: sectors, ranges, requests and their outcomes.
 //!
 //! Shared by the protocol sessions (`front`), which produce [`Request`]s, and the host engine
 //! (`host`), which answers them. It knows neither protocols nor journals.
@@ -10,19 +10,19 @@ use std::time::Duration;
 pub const SECTOR_BYTES: u64 = 512;
 
 /// Sectors in a checksum block. A payload carries one CRC32C for each block of the *volume* that it
-/// touches, so cutting a write at a block boundary never needs a checksum to be computed again.
+/// touches. So a cut of a write at a block boundary never needs a new checksum.
 pub const BLOCK_SECTORS: u64 = 8;
 
 /// Bytes in a checksum block.
 pub const BLOCK_BYTES: u64 = BLOCK_SECTORS * SECTOR_BYTES;
 
-/// Largest volume, in sectors (4 EiB): sector arithmetic on any valid range cannot overflow `u64`,
-/// nor can the same range in bytes overflow `i64`, which the file interfaces of clients use.
+/// Largest volume, in sectors (4 EiB). Sector arithmetic on a valid range cannot overflow `u64`.
+/// The same range in bytes cannot overflow `i64`, which the file interfaces of clients use.
 pub const MAX_VOLUME_SECTORS: u64 = 1 << 53;
 
 const _: () = assert!(MAX_VOLUME_SECTORS.checked_mul(SECTOR_BYTES).is_some());
 
-// Sizes travel as `u64` and index buffers as `usize`; a 32-bit host is not supported.
+// Sizes travel as `u64` and index buffers as `usize`. longhaul does not support 32-bit hosts.
 const _: () = assert!(usize::BITS == 64);
 
 /// A point in time: nanoseconds since an origin the shell chose at start. Only differences mean
@@ -44,7 +44,7 @@ impl Time {
     }
 }
 
-/// The identity of a volume, drawn at random when it is created and never used again.
+/// The identity of a volume, drawn at random at its creation and never used again.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -139,8 +139,8 @@ impl std::fmt::Display for Range {
     }
 }
 
-/// What an initiator asks of a volume. A session produces only requests whose range fits the volume
-/// and whose payload has the range's length; the engine relies on it.
+/// A request of an initiator to a volume. A session produces only requests whose range fits the
+/// volume and whose payload has the range's length; the engine relies on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Read a range of at most [`MAX_TRANSFER_BYTES`].
@@ -154,7 +154,7 @@ pub enum Request {
         /// Durable before the reply.
         fua: bool,
     },
-    /// Everything acknowledged before this request was received is durable before its reply.
+    /// All writes acknowledged before this request came are durable before its reply.
     Flush,
     /// The range's content is no longer needed and reads as zeroes from now on.
     Discard {
@@ -172,35 +172,37 @@ pub enum Request {
         /// Durable before the reply.
         fua: bool,
     },
-    /// The range will soon be read; replied to at once, whatever becomes of it.
+    /// A client will soon read the range. The reply comes at once, whatever the read-ahead does.
     Prefetch(Range),
-    /// Which parts of the range are data, zeroes or holes.
+    /// The parts of the range that are data, zeroes or holes.
     Status(Range),
-    /// From now on writes to these ranges are noticed, until [`Request::Unwatch`]. A volume keeps
-    /// [`MAX_WATCHES`]; one more, and the oldest is given up as if its ranges had been written.
+    /// From now on notes writes to these ranges, until [`Request::Unwatch`]. A volume keeps
+    /// [`MAX_WATCHES`]. If there is one more, the oldest ends as if a client had written to its
+    /// ranges.
     Watch(Vec<Range>),
     /// Forgets the watch of that number, if there is one.
     Unwatch(u64),
-    /// Has the store make the range ready to be written to another volume, or elsewhere to this one,
-    /// without its data coming here. Changes no volume: [`Request::WriteStaged`] does.
+    /// Has the store stage the range for a write to another volume, or to another place in this
+    /// one. The data does not come here. Changes no volume: [`Request::WriteStaged`] does.
     ///
-    /// What is made ready is the content at a moment between request and reply, with everything that
-    /// was acknowledged before the request. Waits as long as the store cannot be reached.
+    /// The staged content is that of a moment between request and reply. It has all writes
+    /// acknowledged before the request. Waits as long as the store is out of reach.
     Stage {
         /// Of this volume; not empty, at most [`MAX_STAGE_SECTORS`].
         range: Range,
-        /// The volume that will be written.
+        /// The volume that the later write is for.
         into: VolumeId,
         /// Where in that volume the range's first sector goes.
         lba: u64,
-        /// Number of the object to make: bit 63 is set, the rest drawn at random for this request.
-        /// If there is one of that number, others that follow from it are taken.
+        /// Number of the new object: bit 63 is set, the rest is a random number for this request.
+        /// If an object of that number exists, the volume takes others that follow from it.
         object: u64,
-        /// Fails with [`BlockError::Changed`] if what this watches is written before the reply, or
-        /// has been.
+        /// Fails with [`BlockError::Changed`] if a client writes to this watch's ranges before the
+        /// reply, or has written to them.
         watch: Option<u64>,
     },
-    /// Writes what is staged: what [`Request::Stage`] gave for this volume, or parts of it.
+    /// Writes staged pieces: those that [`Request::Stage`] returned for this volume, or parts of
+    /// them.
     WriteStaged {
         /// In any order; where they overlap, the last counts.
         pieces: Vec<StagedPiece>,
@@ -218,17 +220,17 @@ pub const MAX_WATCHES: usize = 64;
 /// The bit that tells the number of a staged object from that of a segment.
 pub const STAGED_BIT: u64 = 1 << 63;
 
-/// A piece of a copy that the store has ready: see [`Request::Stage`]. It may be cut: then `range`
-/// is a part of what it was, and the rest stays.
+/// A staged piece of a copy: see [`Request::Stage`]. A client may cut it: then `range` is a part of
+/// what it was, and the rest stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagedPiece {
-    /// Sectors of the volume that will be written; never empty.
+    /// Sectors of the volume that the later write is for; never empty.
     pub range: Range,
-    /// What they will hold.
+    /// The content for them.
     pub content: Staged,
 }
 
-/// What a [`StagedPiece`] holds.
+/// The content of a [`StagedPiece`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Staged {
     /// Data.
@@ -246,7 +248,7 @@ pub struct StagedData {
     pub object: u64,
     /// Byte of the object at which the record begins.
     pub offset: u32,
-    /// The whole record's range, in the volume that will be written.
+    /// The whole record's range, in the volume that the later write is for.
     pub record: Range,
 }
 
@@ -257,17 +259,16 @@ pub const MAX_TRANSFER_BYTES: u64 = 32 << 20;
 /// The outcome of a [`Request`] that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A write, flush, discard, zero, prefetch or unwatch is done.
+    /// The end of a write, flush, discard, zero, prefetch or unwatch.
     Done,
-    /// What a read found: pieces in order that together are exactly the range asked for.
+    /// The result of a read: pieces in order that together are exactly the requested range.
     Data(Vec<ReadPiece>),
-    /// What a status query found: runs in order from the start of the range. They may end before
+    /// The result of a status query: runs in order from the start of the range. They may end before
     /// the range does, never beyond, and hold at least one sector.
     Status(Vec<StatusRun>),
-    /// The number of a watch that has begun, not used again while the volume is attached.
+    /// The number of a new watch. No other watch gets it while the volume is attached.
     Watching(u64),
-    /// What was staged: pieces in order that together are exactly the range where it will be
-    /// written.
+    /// The staged pieces, in order. Together they are exactly the range of the later write.
     Staged(Vec<StagedPiece>),
 }
 
@@ -332,7 +333,7 @@ pub enum BlockError {
     /// Another host attached the volume with a newer epoch.
     #[error("fenced: another host attached this volume")]
     Fenced,
-    /// The journal failed and the volume was configured to stop then, or nothing can be promised.
+    /// The journal failed and the volume has to stop then, or the volume cannot promise anything.
     #[error("the volume has stopped after a local disk error")]
     Stopped,
     /// The host is shutting down.
@@ -341,7 +342,7 @@ pub enum BlockError {
     /// The store cannot take more data for this volume.
     #[error("no space")]
     NoSpace,
-    /// What was watched has been written, or the watch is gone.
+    /// A client has written to a watched range, or the watch is gone.
     #[error("the data has changed")]
     Changed,
     /// The store cannot do this: its version is older, or it does not know the other volume.

@@ -1,11 +1,11 @@
-//! What state machines ask of local disks.
+//! The operations that state machines request of local disks.
 
 use bytes::Bytes;
 
-/// Something to do with a file of a journal or a cache.
+/// An operation on a file of a journal or a cache.
 ///
-/// Writes and syncs are carried out strictly in the order in which they were taken, one after
-/// another; reads whenever it suits. A failed write or sync is never tried again by the shell.
+/// The shell carries out writes and syncs strictly in order, one after another, and reads at any
+/// time. It never repeats a failed write or sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskOperation {
     /// Write `data` at `offset`; if `sync`, reply only after the file's data is on stable storage.
@@ -16,7 +16,7 @@ pub enum DiskOperation {
         file: u32,
         /// In bytes from the start of the file.
         offset: u64,
-        /// What to write; a multiple of 4 KiB.
+        /// The bytes to write; a multiple of 4 KiB.
         data: Bytes,
         /// Followed by a sync of this file.
         sync: bool,
@@ -53,14 +53,14 @@ pub enum DiskResult {
     Data {
         /// Of the operation.
         id: u64,
-        /// Exactly as many bytes as were asked for.
+        /// Exactly the requested number of bytes.
         data: Bytes,
     },
     /// The operation failed.
     Failed {
         /// Of the operation.
         id: u64,
-        /// What the operating system said.
+        /// The error of the operating system.
         error: String,
     },
 }

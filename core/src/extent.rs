@@ -1,18 +1,20 @@
 //! An ordered map from runs of sectors to values: the newest insertion wins where runs overlap.
 //!
-//! The host keeps its dirty map in one, the store its LBA map, and the drain the content of a batch.
+//! The host keeps its dirty map in one, the store its LBA map, and the drain the content of a
+//! batch.
 
 use crate::block::Range;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// A value that stands for a run of sectors and can be cut.
+/// A divisible value for a run of sectors.
 pub trait Extent: Clone {
     /// The value for the rest of the run, `sectors` further on.
     #[must_use]
     fn skip(&self, sectors: u64) -> Self;
 
-    /// Whether `next` simply continues this value's run of `sectors`, so that both can be one entry.
+    /// Whether `next` simply continues this value's run of `sectors`, so that both can be one
+    /// entry.
     fn continues(&self, sectors: u64, next: &Self) -> bool;
 }
 
@@ -49,7 +51,7 @@ impl<V: Extent> ExtentMap<V> {
         self.entries.len()
     }
 
-    /// Whether nothing is mapped.
+    /// Whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -66,8 +68,8 @@ impl<V: Extent> ExtentMap<V> {
             return;
         }
         let (lba, end) = (range.lba, range.end());
-        // One descent finds all that matters when nothing has to be cut: the entry that starts
-        // where the range ends, the one that is overwritten whole, and the one before.
+        // Without a cut, one descent finds all relevant entries. These are the entry that starts
+        // where the range ends, the one that the range overwrites whole, and the one before.
         let mut near = self.entries.range_mut(..=end);
         let mut before = near.next_back();
         let mut added = 0;
@@ -150,8 +152,8 @@ impl<V: Extent> ExtentMap<V> {
         }
     }
 
-    /// Looks at `count` entries, from the first one that starts at or after `lba`, and unmaps those
-    /// whose value satisfies `condition`; gives where to go on, or `None` at the end of the map.
+    /// Looks at `count` entries, from the first one that starts at or after `lba`. Unmaps those
+    /// whose value satisfies `condition`. Returns where to go on, or `None` at the end of the map.
     pub fn sweep(&mut self, lba: u64, count: usize, condition: impl Fn(&V) -> bool) -> Option<u64> {
         let mut entries = self.entries.range(lba..);
         let found =
@@ -206,7 +208,7 @@ impl<V: Extent> ExtentMap<V> {
             .filter(move |(range, _)| range.end() > lba)
     }
 
-    /// Sectors that are mapped. Walks the whole map.
+    /// Number of mapped sectors. Walks the whole map.
     #[must_use]
     pub fn mapped_sectors(&self) -> u64 {
         self.entries.values().map(|entry| entry.sectors).sum()
@@ -285,7 +287,7 @@ mod tests {
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
             (0..SIZE, 0..SIZE, 0..1000u64).prop_map(|(a, b, v)| Op::Insert(a, b, v * 100)),
-            // Values that continue a neighbour's, so that joining happens.
+            // Values that continue a neighbor's, so that joining happens.
             (0..SIZE, 0..SIZE).prop_map(|(a, b)| Op::Insert(a, b, a)),
             (0..SIZE, 0..SIZE).prop_map(|(a, b)| Op::Remove(a, b)),
             (0..SIZE, 0..SIZE, 0..100_000u64).prop_map(|(a, b, v)| Op::RemoveBelow(a, b, v)),
@@ -316,8 +318,8 @@ mod tests {
                         for s in range.lba..range.end() { model[s as usize] = None; }
                     }
                     Op::RemoveBelow(a, b, limit) => {
-                        // The condition is asked once an entry, so make it one that is the same for
-                        // all of an entry's sectors.
+                        // The sweep asks for the condition once an entry, so make it one that is
+                        // the same for all of an entry's sectors.
                         let range = clip(a, b);
                         let hit: Vec<Range> = map.iter_from(0)
                             .filter(|(_, v)| v.0 < limit)

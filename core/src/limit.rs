@@ -1,21 +1,21 @@
-//! A limit on a rate: how much may go now, and when the next may.
+//! A limit on a rate: how much may go now, and when the next piece may.
 //!
-//! Promises: over any span no more is let through than the rate times the span, plus what the burst is
-//! worth, plus whatever was taken although it was not there: who goes by [`Limit::wait`] takes one piece of that
-//! kind, who takes what is [`Limit::available`] nothing. It must not know what it limits.
+//! Promises: over any span, the limit lets through at most the rate times the span, plus the burst,
+//! plus all overdrafts. A caller of [`Limit::wait`] overdraws by at most one piece. A caller that
+//! takes at most [`Limit::available`] overdraws nothing. It must not know the limited things.
 
 use crate::block::Time;
 use std::time::Duration;
 
-/// What an idle time may save up for, unless it is said.
+/// The default burst: the idle time that may save up.
 const BURST: Duration = Duration::from_millis(100);
 
-/// A token bucket, kept as the time at which all that was taken is paid for.
+/// A token bucket. It holds the time at which the income has paid for all takings.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
     /// In units a second, bytes for one; never zero.
     rate: Option<u64>,
-    /// What an idle time may save up for.
+    /// The idle time that may save up.
     burst: Duration,
     paid: Time,
 }
@@ -32,8 +32,8 @@ impl Limit {
         Limit { rate: None, burst, paid: Time(0) }
     }
 
-    /// No more than `rate` a second from now on, or as much as there is. What was taken before is still to be
-    /// paid for; nothing is saved up.
+    /// From now on lets through `rate` a second, or everything. Earlier takings still count, and
+    /// earlier savings do not.
     pub(crate) fn set(&mut self, now: Time, rate: Option<u64>) {
         if rate == self.rate {
             return;
@@ -56,7 +56,7 @@ impl Limit {
         self.rate.is_some().then_some(self.paid).filter(|at| *at > now)
     }
 
-    /// How much is there to be taken now: nothing while something is owed.
+    /// How much a caller may take now: nothing while there is a debt.
     pub(crate) fn available(&self, now: Time) -> u64 {
         self.rate.map_or(u64::MAX, |rate| worth(rate, now.since(self.paid).min(self.burst)))
     }
@@ -73,14 +73,14 @@ impl Limit {
         self.pay(amount);
     }
 
-    /// Of what was taken `amount` did not go.
+    /// Returns `amount` of the takings that did not go.
     pub(crate) fn give_back(&mut self, amount: u64) {
         let Some(rate) = self.rate else { return };
         let nanos = u128::from(amount) * 1_000_000_000 / u128::from(rate);
         self.paid.0 = self.paid.0.saturating_sub(u64::try_from(nanos).unwrap_or(u64::MAX));
     }
 
-    /// Since when what comes in has not been taken, as far as it is saved up.
+    /// The time since which the income is untaken, as far as it saves up.
     fn since(&self, now: Time) -> Time {
         let saved = u64::try_from(self.burst.as_nanos()).unwrap_or(u64::MAX);
         self.paid.max(Time(now.0.saturating_sub(saved)))
@@ -91,13 +91,14 @@ impl Limit {
         self.paid = self.paid.after(time_of(rate, amount));
     }
 
-    /// A piece that does not make the rate uneven: what goes in a tenth of a second, 64 KiB at least.
+    /// A piece that does not make the rate uneven: what goes in a tenth of a second, 64 KiB at
+    /// least.
     pub(crate) fn piece_bytes(&self) -> u64 {
         self.rate.map_or(u64::MAX, |rate| worth(rate, BURST).max(64 << 10))
     }
 }
 
-/// What comes in in a time, rounded down.
+/// The income of a time, rounded down.
 fn worth(rate: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(rate) * time.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
 }

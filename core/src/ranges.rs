@@ -1,9 +1,9 @@
-//! Lists of ranges as bytes: what traces and pins are kept in.
+//! Lists of ranges as bytes, for traces and pins.
 //!
-//! Promises: an encoding is bounded by the number of ranges; what is not one, or was damaged, is
-//! refused, and nothing has two encodings. It must not know what the ranges mean.
+//! Promises: the number of ranges bounds an encoding. Parsing refuses damaged bytes and other
+//! content, and no list has two encodings. It must not know the meaning of the ranges.
 //!
-//! The format is drawn in `docs/formats.md`.
+//! `docs/formats.md` draws the format.
 
 use crate::block::{MAX_VOLUME_SECTORS, Range};
 use crate::extent::{RangeSet, Uniform};
@@ -15,7 +15,7 @@ pub const MAX_ENCODED_BYTES: usize = HEADER_BYTES + 16 * MAX_RANGES;
 
 pub(super) const HEADER_BYTES: usize = 16;
 
-/// Why bytes are no list of ranges of the kind that was expected.
+/// Why bytes are not a list of ranges of the expected kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangesError {
     /// It begins differently, or is of a later version.

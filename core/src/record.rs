@@ -9,10 +9,10 @@
 //! ```
 //!
 //! All integers are little-endian. `table` holds one CRC32C for each 4 KiB block of the *volume*
-//! that the range touches, over the part of the payload that lies in that block; `header crc` is the
-//! CRC32C of the first 44 bytes followed by the table, begun with the volume's [seed](seed) instead
-//! of zero. Discards and zeroes have neither table nor payload. A staged record has no payload either; where the table would be it says in 24 bytes where
-//! its data lies:
+//! that the range touches, over the part of the payload in that block. `header crc` is the CRC32C
+//! of the first 44 bytes followed by the table. It begins with the volume's [seed](seed) in the
+//! place of zero. Discards and zeroes have neither table nor payload. A staged record has no
+//! payload either. In the place of the table it has 24 bytes that say where its data lies:
 //!
 //! ```text
 //!  48       56           64       68           72
@@ -24,12 +24,12 @@
 //!
 //! A packed record holds its data compressed, encrypted, or both, block by block: [`packed`].
 //!
-//! A record is bound to its volume by the header's checksum: with another volume's identity it does
-//! not match. With the number and the range that a map expects, which every reader compares, no other
-//! record is taken for it: a log commits a number once.
+//! The header's checksum binds a record to its volume: it does not match with another volume's
+//! identity. Every reader also compares the number and the range with those of a map. So no other
+//! record passes for it: a log commits a number once.
 //!
-//! Checksums of data are computed once, in [`encode_data`]. Everything after that verifies them or
-//! carries them along: a record can be cut at block boundaries ([`Fragment`]) without a new one.
+//! Only [`encode_data`] computes checksums of data. Everything after that verifies them or carries
+//! them along: a cut of a record at block boundaries ([`Fragment`]) needs no new one.
 
 pub mod packed;
 
@@ -44,10 +44,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Version of the encoding, in the header of every record but the staged.
 pub const RECORD_VERSION: u8 = 1;
 
-/// Version of a staged record: what does not know them has to say so.
+/// Version of a staged record. If a program does not know staged records, it has to say so.
 pub const STAGED_VERSION: u8 = 2;
 
-/// Version of a packed record: what does not know them has to say so.
+/// Version of a packed record. If a program does not know packed records, it has to say so.
 pub const PACKED_VERSION: u8 = 3;
 
 /// Bytes of a staged record that say where its data lies.
@@ -59,8 +59,8 @@ pub const HEADER_BYTES: usize = 48;
 /// Largest data record, in sectors (1 MiB). A longer write becomes several records.
 pub const MAX_RECORD_SECTORS: u64 = 2048;
 
-/// Longest write that is one data record wherever it begins, in sectors: records are cut where
-/// checksum blocks end.
+/// Longest write that is one data record wherever it begins, in sectors. Longer writes are cut at
+/// the ends of checksum blocks.
 pub const MAX_WHOLE_SECTORS: u64 = MAX_RECORD_SECTORS - BLOCK_SECTORS;
 
 /// Most bytes a record takes: header, table of an unaligned range, payload.
@@ -71,7 +71,7 @@ pub const MAX_RECORD_BYTES: usize = HEADER_BYTES
 const MAGIC: u32 = u32::from_le_bytes(*b"LHRC");
 const CRC_OFFSET: usize = HEADER_BYTES - 4;
 
-/// What a record does to its range.
+/// The effect of a record on its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Replaces its content with the payload.
@@ -82,7 +82,7 @@ pub enum Kind {
     Zero,
     /// Replaces its content with data that the store has: see [`Header::staged`].
     Staged,
-    /// Replaces its content with the payload, which has to be unpacked: see [`packed`].
+    /// Replaces its content with the payload, after unpacking: see [`packed`].
     Packed,
 }
 
@@ -112,7 +112,8 @@ impl Kind {
         }
     }
 
-    /// The version of records of that kind. What holds records says the newest version among them.
+    /// The version of records of that kind. A container of records has the newest version among
+    /// them.
     #[must_use]
     pub fn version(self) -> u8 {
         match self {
@@ -166,7 +167,7 @@ pub enum RecordError {
     /// A block of the payload does not match its checksum.
     #[error("record payload is damaged at {0}")]
     Payload(Range),
-    /// It is encrypted with a key that is not there.
+    /// The volume does not have the key that encrypts it.
     #[error("{range} is encrypted with key {key}, which is not among the keys of the volume")]
     NoKey {
         /// The sectors.
@@ -177,12 +178,13 @@ pub enum RecordError {
     /// It is not encrypted, and the volume is.
     #[error("{0} is not encrypted, and the volume is: somebody without its key wrote it")]
     Plain(Range),
-    /// A block is as it was stored, but does not open: it was forged or moved, or the key is another.
+    /// A block is as it was stored, but does not open: somebody forged or moved it, or the key is
+    /// another one.
     #[error("{0} does not open with its key, or does not unpack: it was not written like this")]
     Sealed(Range),
 }
 
-/// What the header of a record says.
+/// The content of the header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What it does.
@@ -414,11 +416,11 @@ fn header_crc(volume: VolumeId, prefix: &[u8]) -> u32 {
     crc32c::crc32c_append(head, &prefix[HEADER_BYTES..])
 }
 
-/// What the checksums of a volume's record headers begin with. Two seeds that differ give two
-/// checksums that differ, whatever the header: a CRC is a bijection of where it begins. Of two volumes
-/// one pair in 2³² has the same seed.
+/// The beginning of the checksums of a volume's record headers. Different seeds give different
+/// checksums for any header, because a CRC is a bijection of its beginning. One pair of volumes in
+/// 2³² has the same seed.
 ///
-/// No checksum itself, so that it costs a write nothing: identities are random.
+/// The seed is not a checksum itself, so that it costs a write nothing: identities are random.
 #[must_use]
 pub fn seed(volume: VolumeId) -> u32 {
     let (high, low) = ((volume.0 >> 64) as u64, volume.0 as u64);
@@ -442,8 +444,8 @@ pub(crate) fn blocks(range: Range) -> impl Iterator<Item = Range> {
     })
 }
 
-/// Reads the header at the start of `bytes`, a record of `volume`, and verifies it together with its table. What follows
-/// the prefix is not looked at.
+/// Parses the header at the start of `bytes`, a record of `volume`, and verifies it together with
+/// its table. Ignores the bytes after the prefix.
 ///
 /// # Errors
 /// See [`RecordError`]; never [`RecordError::Payload`].
@@ -457,7 +459,7 @@ pub fn parse_prefix(volume: VolumeId, bytes: &[u8]) -> Result<Header, RecordErro
     if !(RECORD_VERSION..=PACKED_VERSION).contains(&raw.version) {
         return Err(RecordError::Version(raw.version));
     }
-    // The lengths are bounded before they are trusted, and trusted only after the checksum.
+    // Check the bounds of the lengths first. Only the checksum makes them trustworthy.
     let range = Range::new(raw.lba.get(), raw.sectors.get());
     let kind = Kind::from_code(raw.kind).ok_or(RecordError::Invalid("unknown kind"))?;
     if raw.version != kind.version() {
@@ -553,21 +555,21 @@ fn verify_blocks(range: Range, table: &[u8], payload: &[u8]) -> Result<(), Recor
     Ok(())
 }
 
-/// A record, its checksums verified unless [`Record::take_apart`] was asked for less.
+/// A record, with verified checksums except after [`Record::take_apart`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What the header says.
+    /// The content of the header.
     pub header: Header,
     /// Payload and table; empty for all but data.
     pub data: Fragment,
-    /// All of a packed record, as it is encoded; empty for others.
+    /// All bytes of a packed record; empty for others.
     packed: Bytes,
     volume: VolumeId,
 }
 
 impl Record {
-    /// The record of `volume` that `bytes` start with; `header` is what they say and all of it is there. The
-    /// payload is not looked at.
+    /// The record of `volume` at the start of `bytes`, which hold all of it. `header` is its
+    /// header. Does not verify the payload.
     pub(crate) fn take_apart(volume: VolumeId, header: Header, bytes: &Bytes) -> Record {
         let (prefix, end) = (header.prefix_bytes(), header.record_bytes());
         let data = match header.kind {
@@ -583,8 +585,8 @@ impl Record {
     }
 
     /// Appends the part of this record that lies in `part`, as a record of the same number, without
-    /// computing a checksum of data. A data or packed record is cut at block boundaries, so the result may
-    /// cover a little more than `part`, never more than the record.
+    /// computing a checksum of data. Cuts a data or packed record at block boundaries. So the
+    /// result may cover a little more than `part`, but never more than the record.
     ///
     /// # Panics
     /// If the record and `part` have no sector in common.
@@ -612,8 +614,8 @@ impl Record {
     }
 }
 
-/// Data with the checksums it was written with: a run of whole checksum blocks of one record (the
-/// record's first and last block may be cut short, as they were when written).
+/// Data with the checksums of its write: a run of whole checksum blocks of one record. The record's
+/// first and last block may be incomplete, as in the write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// The sectors it holds.
@@ -643,8 +645,8 @@ impl Fragment {
         verify_blocks(self.range, &self.table, &self.payload)
     }
 
-    /// The part that lies in `cut`, which must be a block-aligned cut of this fragment (as
-    /// [`Location::new`] or a block cover intersected with the record gives).
+    /// The part that lies in `cut`, which must be a block-aligned cut of this fragment.
+    /// [`Location::new`] gives one, and so does a block cover intersected with the record.
     #[must_use]
     pub fn cut(&self, cut: Range) -> Fragment {
         let Some(range) = self.range.intersect(cut) else { return Fragment::empty() };
@@ -665,13 +667,13 @@ impl Fragment {
     }
 }
 
-/// Where, in bytes from the start of an encoded data record, lie the things that are needed to read
-/// and verify a part of it.
+/// The places of everything that a reader needs to read and verify a part of a data record, in
+/// bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The record's own range.
     pub record: Range,
-    /// The sectors whose blocks have to be read: the wanted ones widened to whole blocks.
+    /// The sectors of the blocks to read: the wanted ones widened to whole blocks.
     pub cover: Range,
     /// Length of header and table, which start at byte 0.
     pub prefix_bytes: usize,
@@ -703,10 +705,10 @@ impl Location {
         self.payload_start + self.payload_bytes
     }
 
-    /// Puts together and verifies what was read.
+    /// Puts together and verifies the bytes that were read.
     ///
     /// # Errors
-    /// As for [`parse`]; [`RecordError::Invalid`] if the record found there is not the one expected.
+    /// Those of [`parse`]; [`RecordError::Invalid`] if another record is there.
     pub fn extract(
         &self,
         volume: VolumeId,

@@ -1,5 +1,5 @@
-//! Copies between the volumes of a target, as a shell sees them: what they move, and what no initiator
-//! can reach by them.
+//! Copies between the volumes of a target, as a shell sees them: what they move, and what no
+//! initiator can reach by them.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -310,8 +310,8 @@ fn nothing_is_reached_by_its_name_alone() {
     assert_eq!(world.fails(1, &copy("b", "a", 8, 0, 0)), NOT_REACHABLE);
 }
 
-/// A name proves nothing: somebody else's session from loopback is of no use to one from afar who has
-/// taken its name.
+/// A name proves nothing: somebody else's session from loopback is of no use to one from afar who
+/// has taken its name.
 #[test]
 fn a_name_borrowed_from_loopback_gets_nowhere() {
     let mut world = World::new();

@@ -1,5 +1,5 @@
-//! The iSCSI target with its login and its device, as a shell sees them: an initiator logs in, writes,
-//! reads back and logs out.
+//! The iSCSI target with its login and its device, as a shell sees them: an initiator logs in,
+//! writes, reads back and logs out.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

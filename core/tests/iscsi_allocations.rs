@@ -1,5 +1,5 @@
-//! What the iSCSI target and its device take from the allocator for a command, without engine and
-//! sockets: a bound that is to be lowered, never raised without a reason.
+//! The allocations of the iSCSI target and its device for a command, without engine and sockets.
+//! Lower this bound, but raise it only with a reason.
 
 use bytes::{Bytes, BytesMut};
 use longhaul_core::block::{ReadPiece, Reply, Request, Time, VolumeId};
@@ -48,7 +48,7 @@ struct World {
     target: Target,
     number: u32,
     requests: Vec<(u64, u64, Request)>,
-    /// What a read finds.
+    /// The result of a read.
     block: Bytes,
     /// Allocations within the target.
     allocations: u64,
@@ -106,7 +106,7 @@ impl World {
         pdu(input, [0x01, 0x80 | flags], 0, bytes, self.number, &cdb, data);
     }
 
-    /// Hands input in and answers requests, all of them after all of the input, until nothing is left.
+    /// Takes all of the input, then answers the requests, until nothing is left.
     fn input(&mut self, input: &mut BytesMut) {
         let before = ALLOCATIONS.get();
         self.target.handle_input(NOW, 1, input);
@@ -221,8 +221,8 @@ fn allocations(write: bool, depth: u32) -> f64 {
 
 #[test]
 fn a_command_allocates_little() {
-    // A read: what it does to the volume. A write besides: its output on the way in, the list of its
-    // pieces, and the buffer that it was read into. At depth 32 nodes of maps come and go.
+    // A read: its effect on the volume. A write also has its output on the way in, the list of its
+    // pieces, and the input buffer. At depth 32, nodes of maps come and go.
     let bounds = [(false, 1, 1.1), (false, 32, 1.6), (true, 1, 4.1), (true, 32, 3.8)];
     for (write, depth, most) in bounds {
         let found = allocations(write, depth);
@@ -230,7 +230,8 @@ fn a_command_allocates_little() {
     }
 }
 
-/// Not a test: `cargo test --release -p longhaul-core --test iscsi_allocations -- --ignored --nocapture`.
+/// Not a test: `cargo test --release -p longhaul-core --test iscsi_allocations -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 #[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures time")]

@@ -21,7 +21,7 @@ const LARGER_CIRCLES: [(&str, usize); 3] = [
 ];
 /// Lines that are longer than they should be, by directory. They only get fewer.
 const LONGER_LINES: [(&str, usize); 12] = [
-    ("core", 717),
+    ("core", 657),
     ("base", 2),
     ("objects", 38),
     ("link", 223),

@@ -1,12 +1,12 @@
-//! What a read cache keeps of an encrypted volume: blocks that are encrypted for the cache's file alone.
+//! The blocks of an encrypted volume in a read cache, encrypted only for the cache's file.
 //!
-//! The key is derived (HKDF-SHA256) from the newest data key and the salt that was drawn when the keys were opened, like
-//! that of packed records, but with another info, so no key is used for both. The nonce is the number of the block among
-//! all that were sealed here (u64, little-endian) and four zero bytes.
+//! The key comes (HKDF-SHA256) from the newest data key and a salt, as that of packed records does.
+//! The salt is drawn when the keys are opened. The info differs, so no key serves both uses. The
+//! nonce is the number of the block among all sealed here (u64, little-endian) and four zero bytes.
 //!
-//! Why no nonce comes twice under a key: the number only goes up while a [`Sealer`] lives, also when the keys change.
-//! The next one has another salt, and so another key: nothing about numbers has to be kept on a disk, whose
-//! content may be lost, or brought back from a copy.
+//! Why no nonce comes twice under a key: the number only goes up while a [`Sealer`] lives, also
+//! when the keys change. The next sealer has another salt, and so another key. So no disk has to
+//! keep numbers, which a loss or an old copy could set back.
 
 use super::keys::Keys;
 use crate::block::VolumeId;
@@ -19,12 +19,12 @@ pub const SEAL_BYTES: usize = 4 + SALT_BYTES + 8 + TAG_BYTES;
 /// The seal of what is not encrypted.
 pub(crate) const UNSEALED: [u8; SEAL_BYTES] = [0; SEAL_BYTES];
 
-/// What the keys of this use of HKDF begin with.
+/// The beginning of the info of this use of HKDF.
 const INFO: &[u8] = b"longhaul cached block 1";
-/// Most keys kept: one for each attachment whose blocks are being read.
+/// Most keys to keep: one for each attachment with blocks under read.
 const KEYS_MAX: usize = 64;
 
-/// What is needed besides the keys to open a block, and to know that it is what was sealed.
+/// Everything besides the keys that opens a block and proves it to be the sealed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seal {
     lock: Lock,
@@ -82,13 +82,13 @@ impl Sealer {
         Sealer { volume, keys, derived: BTreeMap::new(), sealed: 0 }
     }
 
-    /// The keys are these from now on. What was sealed with one that is gone cannot be opened any more.
+    /// Replaces the keys. Blocks sealed under a missing key do not open any more.
     pub(crate) fn set_keys(&mut self, keys: Keys) {
         self.keys = keys;
         self.derived.clear();
     }
 
-    /// Encrypts a block in place; `None` if that cannot be done, and then the content of `data` is undefined.
+    /// Encrypts a block in place. `None` if that fails; then the content of `data` is undefined.
     pub(crate) fn seal(&mut self, context: &[u8], data: &mut [u8]) -> Option<Seal> {
         let seal = Seal { lock: self.keys.lock(), number: self.sealed, tag: [0; TAG_BYTES] };
         self.sealed = self.sealed.checked_add(1)?;
@@ -98,7 +98,7 @@ impl Sealer {
         Some(Seal { tag: tag.as_ref().try_into().ok()?, ..seal })
     }
 
-    /// The block, if it was sealed with that seal and context under a key that the volume still has.
+    /// The block, if it has that seal and context under a key that the volume still has.
     pub(crate) fn open(&mut self, seal: &Seal, context: &[u8], data: &[u8]) -> Option<Vec<u8>> {
         let key = self.key(&seal.lock)?;
         let mut out = Vec::with_capacity(data.len() + TAG_BYTES);
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(one.open(&seal, b"here", &block), Some(vec![7; 4096]));
         assert_eq!(one.open(&seal, b"there", &block), None);
         assert_eq!(Sealer::new(VolumeId(2), keys(1, &[1])).open(&seal, b"here", &block), None);
-        // The next attachment, after the key was rotated, and once the old one is gone.
+        // The next attachment, after a rotation of the key, and after the old key is gone.
         let mut next = Sealer::new(VolumeId(1), keys(2, &[1, 2]));
         assert_eq!(next.open(&seal, b"here", &block), Some(vec![7; 4096]));
         next.set_keys(keys(3, &[2]));

@@ -1,21 +1,23 @@
-//! The keys of an encrypted volume, and what is done with them.
+//! The keys of an encrypted volume, and their use.
 //!
-//! A volume has one or more *data keys*, numbered from 1. From a data key, the salt that the host
-//! drew for this attachment, the volume's identity and the epoch a *subkey* is derived
-//! (HKDF-SHA256), and blocks are encrypted with that: AES-256-GCM, nonce = number of the write
-//! (u64) and low half of the number of the block in the volume (u32), both little-endian.
+//! A volume has one or more *data keys*, numbered from 1. A *subkey* follows (HKDF-SHA256) from a
+//! data key, the salt that the host drew for this attachment, the volume's identity and the epoch.
+//! The subkey encrypts blocks with AES-256-GCM. The nonce is the number of the write (u64) and the
+//! low half of the number of the block in the volume (u32), both little-endian.
 //!
 //! Why no nonce comes twice under a subkey: a write has one number in its epoch and touches a block
-//! once; a packed record is shorter than 2³² blocks, so the low halves within it differ; it is packed
-//! once, when it gets its number, and from then on carried and cut as it is. A number is given again
-//! only in another epoch (a host that crashed attaches anew). Epochs come from the store, which is
-//! not to be trusted with this: the salt makes the subkey another one even if it lies about them.
+//! once. A packed record is shorter than 2³² blocks, so the low halves within it differ. The host
+//! packs a write once, when it gets its number. From then on it carries and cuts the record as it
+//! is. A number comes again only in another epoch, because a host attaches anew after a crash.
+//! Epochs come from the store, which the host must not trust with this. Even if the store lies
+//! about them, the salt makes the subkey another one.
 //!
-//! What is authenticated along with a block: volume, epoch, write, sectors and method. So a block
+//! The seal of a block also authenticates volume, epoch, write, sectors and method. So a block
 //! passes only for itself.
 //!
-//! A clone has the data keys of the volume that it began as, and reads what that one wrote under its name: the
-//! volumes behind it are tried in turn. A salt is one attachment's, so what opens one block of it opens all.
+//! A clone has the data keys of the volume that it began as. It reads records of that volume under
+//! that volume's name, so it tries its parents in turn. A salt belongs to one attachment. So the
+//! volume that opens one block of an attachment opens all.
 
 use crate::block::{BLOCK_SECTORS, Epoch, Range, Seq, VolumeId};
 use crate::record::RecordError;
@@ -28,14 +30,14 @@ use zeroize::Zeroize;
 /// Bytes of a data key.
 pub const DATA_KEY_BYTES: usize = 32;
 
-/// What the subkeys of this use of HKDF begin with.
+/// The beginning of the info of this use of HKDF.
 const INFO: &[u8] = b"longhaul packed record 1";
 /// The same of the keys for what is not a block.
 const INFO_SMALL: &[u8] = b"longhaul statement 1";
-/// Most subkeys kept: one for each key and attachment whose data is being read.
+/// Most subkeys to keep: one for each key and attachment with data under read.
 const SUBKEYS_MAX: usize = 64;
 
-/// A data key. It is wiped from memory when it is dropped, and never printed.
+/// A data key. Its drop wipes it from memory. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataKey([u8; DATA_KEY_BYTES]);
 
@@ -65,7 +67,7 @@ impl std::fmt::Debug for DataKey {
     }
 }
 
-/// The keys of a volume: the last one for new writes, all of them for what was written.
+/// The keys of a volume: the last one for new writes, all of them for existing data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     salt: [u8; SALT_BYTES],
@@ -76,8 +78,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The keys by their numbers; `salt` must be random and never used before. `None` if there is no
-    /// key, or one has the number 0, which stands for no encryption.
+    /// The keys by their numbers; `salt` must be random and never used before. `None` if there is
+    /// no key, or one has the number 0, which stands for no encryption.
     #[must_use]
     pub fn new(salt: [u8; SALT_BYTES], keys: BTreeMap<u32, DataKey>) -> Option<Keys> {
         let newest = *keys.keys().next_back()?;
@@ -90,19 +92,20 @@ impl Keys {
         })
     }
 
-    /// The same for a volume whose blocks may have been written as these others' before.
+    /// The same keys, for a volume whose blocks may come from writes to these parents.
     #[must_use]
     pub fn with_parents(self, parents: Vec<VolumeId>) -> Keys {
         Keys { parents, ..self }
     }
 
-    /// The same, and whether all but the newest one are to be given up: what is under them is to be encrypted anew.
+    /// The same keys, with the flag to give up all but the newest one: hosts encrypt the content
+    /// under them anew.
     #[must_use]
     pub fn with_retiring(self, retires: bool) -> Keys {
         Keys { retires, ..self }
     }
 
-    /// Whether all but the newest one are to be given up.
+    /// Whether to give up all keys but the newest one.
     #[must_use]
     pub fn retires(&self) -> bool {
         self.retires
@@ -127,8 +130,8 @@ impl Keys {
         self.newest
     }
 
-    /// Encrypts something small that whoever has the keys of the volume may read, and nobody else can make. `nonce`
-    /// must be random and never used before.
+    /// Encrypts something small that whoever has the keys of the volume may read, and nobody else
+    /// can make. `nonce` must be random and never used before.
     #[must_use]
     pub fn seal(&self, volume: VolumeId, nonce: [u8; NONCE_LEN], plain: &[u8]) -> Option<Vec<u8>> {
         let key = self.small_key(volume, self.newest)?;
@@ -139,7 +142,7 @@ impl Keys {
         Some([&number[..], &nonce, &data].concat())
     }
 
-    /// What [`Keys::seal`] was given; `None` if it was not made with one of these keys for this volume.
+    /// The input of [`Keys::seal`]; `None` if none of these keys made the seal for this volume.
     #[must_use]
     pub fn unseal(&self, volume: VolumeId, sealed: &[u8]) -> Option<Vec<u8>> {
         let (number, rest) = sealed.split_first_chunk::<4>()?;
@@ -162,7 +165,8 @@ impl Keys {
         key.map(LessSafeKey::new)
     }
 
-    /// A key for AES-256-GCM from a data key, a salt and what it is for; `None` if the data key is not there.
+    /// A key for AES-256-GCM from a data key, a salt and what it is for; `None` if the data key is
+    /// not there.
     pub(super) fn derive(&self, lock: &Lock, info: &[&[u8]]) -> Option<LessSafeKey> {
         let data_key = self.keys.get(&lock.key)?;
         let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, &lock.salt).extract(data_key.bytes());
@@ -179,7 +183,7 @@ impl Keys {
     }
 }
 
-/// What a block is, as far as its encryption is concerned.
+/// The identity of a block in its encryption.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub volume: VolumeId,
@@ -210,7 +214,7 @@ impl Place {
     }
 }
 
-/// Subkeys that were derived, and the volume that each is of.
+/// Derived subkeys, and the volume of each.
 #[derive(Default)]
 pub(super) struct Subkeys(BTreeMap<(Lock, Epoch), (VolumeId, LessSafeKey)>);
 
@@ -236,8 +240,8 @@ impl Subkeys {
             let tag = key.seal_in_place_separate_tag(place.nonce(), place.aad(), data);
             tag.map(|tag| data.extend_from_slice(tag.as_ref()))
         });
-        // It fails for data of 64 GiB and keys of the wrong length only; going on would mean to hand
-        // out plain text.
+        // It fails for data of 64 GiB and keys of the wrong length only; going on would mean to
+        // hand out plain text.
         assert!(matches!(sealed, Some(Ok(()))), "AES-GCM encrypts a block");
     }
 
@@ -254,7 +258,7 @@ impl Subkeys {
         let Some(keys) = keys else { return Err(no_key) };
         let known = self.0.get(&(*lock, place.epoch)).map(|(volume, _)| *volume);
         let parents = if known.is_some() { &[][..] } else { &keys.parents[..] };
-        // What does not open may have been changed.
+        // A failed attempt to open may change the data.
         let sealed = if parents.is_empty() { Vec::new() } else { data.to_vec() };
         let first = known.unwrap_or(place.volume);
         for (n, volume) in std::iter::once(&first).chain(parents).enumerate() {

@@ -1,20 +1,21 @@
-//! Packing: what a write's data goes through once, on entry, and back again on every read.
+//! Packing: the form of a write's data from its entry on, and its reversal on every read.
 //!
-//! Each 4 KiB block of the volume is looked at by itself: zeroes are left out, what compresses is
-//! compressed, and if the volume has keys the rest is encrypted (AES-256-GCM) under a key that only
-//! hosts have. Everything between a host's entry and a host's read carries, cuts and verifies what
-//! comes out of here without knowing keys or methods: [`crate::record::packed`].
+//! Packing treats each 4 KiB block of the volume by itself. It leaves out zeroes, and compresses
+//! what it can. If the volume has keys, it encrypts the rest (AES-256-GCM) under a key that only
+//! hosts have. Everything between a host's entry and a host's read carries, cuts and verifies the
+//! result without knowing keys or methods: [`crate::record::packed`].
 //!
-//! Promises: what is unpacked is what was packed for this volume, these sectors, this epoch and this
-//! number, or an error; with keys, nothing that was packed without one is unpacked; no key is ever used twice with the same nonce ([`Keys`]); each block costs no
-//! more than [`MAX_STORED_BYTES`]. It must not know journals, links or requests.
+//! Promises: unpacking returns the packed data for this volume, these sectors, this epoch and this
+//! number, or an error. With keys, it refuses data that was packed without one. No key ever meets
+//! the same nonce twice ([`Keys`]). Each block takes at most [`MAX_STORED_BYTES`]. It must not know
+//! journals, links or requests.
 //!
-//! # What encryption does not hide or stop
+//! # The limits of encryption
 //!
-//! Whoever holds the store sees which sectors are written, discarded or zeroes, when, and how well
-//! blocks compress. He can answer with an older block of the same sectors, or with zeroes: a block
-//! says that it was written there, not that nothing was written since. The host's table of
-//! [versions](crate::host::versions) says that.
+//! A holder of the store sees which sectors are written, discarded or zeroes, when, and how well
+//! blocks compress. They can answer with an older block of the same sectors, or with zeroes. A
+//! block proves a write there. It does not prove that nobody has written since. The host's version
+//! table ([versions](crate::host::versions)) does that.
 
 mod cached;
 mod keys;
@@ -33,7 +34,7 @@ use bytes::{Bytes, BytesMut};
 use keys::Subkeys;
 use std::str::FromStr;
 
-/// How data is compressed.
+/// The method of compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     /// Not at all.
@@ -45,7 +46,7 @@ pub enum Compression {
     Zstd(i32),
 }
 
-/// Level of zstd where none is given: blocks of 4 KiB gain little from higher ones.
+/// Default level of zstd: blocks of 4 KiB gain little from higher ones.
 const ZSTD_LEVEL: i32 = 1;
 
 /// `none`, `lz4`, `zstd` or `zstd:9`.
@@ -66,33 +67,33 @@ impl FromStr for Compression {
     }
 }
 
-/// What is done to the data of a volume's writes.
+/// The processing of the data of a volume's writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
-    /// How new writes are compressed.
+    /// The compression of new writes.
     pub compression: Compression,
     /// The volume's keys; `None`: it is not encrypted.
     pub keys: Option<Keys>,
 }
 
-/// What packing has done so far.
+/// Totals of packing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes of data that were packed.
+    /// Bytes of packed data.
     pub plain_bytes: u64,
-    /// Bytes that they are stored in, without headers and tables.
+    /// Bytes of its stored form, without headers and tables.
     pub stored_bytes: u64,
-    /// Bytes of zeroes that were left out.
+    /// Bytes of zeroes, which are left out.
     pub zero_bytes: u64,
-    /// Bytes of data for which compression was not tried, because it had not paid.
+    /// Bytes of data without an attempt at compression, because earlier attempts had not paid.
     pub untried_bytes: u64,
 }
 
 /// Blocks in a row that did not get smaller before compression is no longer tried on each.
 const PATIENCE: u32 = 8;
-/// First and longest run of blocks on which it is then not tried; a guess. One block in 256 is
-/// half a percent of the time that trying all of them would take, and 1 MiB until it is noticed that
-/// the data has changed.
+/// First and longest run of blocks without an attempt then; a guess. One block in 256 takes half a
+/// percent of the time that attempts on all would take. After a change of the data, it takes 1 MiB
+/// until the packer notices.
 const PAUSE_FIRST: u32 = 16;
 const PAUSE_LAST: u32 = 256;
 
@@ -105,7 +106,7 @@ pub struct Packer {
     expander: Option<zstd::bulk::Decompressor<'static>>,
     /// Blocks in a row that did not get smaller.
     misses: u32,
-    /// The present pause, and what is left of it, in blocks.
+    /// The present pause, and the rest of it, in blocks.
     pause: (u32, u32),
     scratch: Vec<u8>,
     /// What was done.
@@ -139,7 +140,7 @@ impl Packer {
         }
     }
 
-    /// Whose data it is.
+    /// The volume of the data.
     #[must_use]
     pub fn volume(&self) -> VolumeId {
         self.volume
@@ -184,7 +185,8 @@ impl Packer {
 
     // --- packing ---
 
-    /// Appends the packed record of a write. The same number of the same epoch is never given twice.
+    /// Appends the packed record of a write. Never call it twice with the same number of the same
+    /// epoch.
     ///
     /// # Panics
     /// If `data` is not exactly the range, the range is empty or longer than
@@ -230,7 +232,7 @@ impl Packer {
         header
     }
 
-    /// How a block is best stored; what compression made of it is in `out` then.
+    /// Chooses the best stored form of a block. A compressed form is in `out` then.
     fn squeeze(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Method {
         if is_zero(plain) {
             self.counters.zero_bytes += plain.len() as u64;
@@ -244,7 +246,8 @@ impl Packer {
             self.counters.untried_bytes += plain.len() as u64;
             return Method::Raw;
         }
-        // Unless an eighth is saved, unpacking it on every read is not worth it.
+        // If compression saves less than an eighth, it is not worth unpacking the block on every
+        // read.
         let limit = plain.len() / 8 * 7;
         let (method, bytes) = match self.packing.compression {
             Compression::None => (Method::Raw, None),
@@ -299,13 +302,13 @@ impl Packer {
         self.unpack(bytes, wanted)
     }
 
-    /// The sectors of `wanted` out of the packed record at the start of `bytes`, of which at least the
-    /// blocks around them are there.
+    /// The sectors of `wanted` from the packed record at the start of `bytes`, which hold at least
+    /// the blocks around them.
     ///
     /// # Errors
-    /// As for [`crate::record::parse`] about these blocks; [`RecordError::NoKey`] and
-    /// [`RecordError::Sealed`] if they cannot be opened, [`RecordError::Plain`] if they are not encrypted and the
-    /// volume is.
+    /// Those of [`crate::record::parse`] about these blocks. [`RecordError::NoKey`] and
+    /// [`RecordError::Sealed`] if they do not open. [`RecordError::Plain`] if they are not
+    /// encrypted and the volume is.
     pub fn unpack(&mut self, bytes: &[u8], wanted: Range) -> Result<Bytes, RecordError> {
         let (header, lock, blocks) = packed::open(self.volume, bytes)?;
         if header.range.intersect(wanted) != Some(wanted) {
@@ -373,7 +376,7 @@ fn expand(
 /// Whether there are only zeroes. For anything else the first bytes say so.
 #[must_use]
 pub fn is_zero(data: &[u8]) -> bool {
-    // Compared with itself, shifted: as fast as memory is read.
+    // Compare the data with itself, shifted: that runs at the speed of memory.
     data.first().is_none_or(|first| *first == 0)
         && data.get(1..).is_none_or(|rest| rest == &data[..rest.len()])
 }

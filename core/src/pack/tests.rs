@@ -1,4 +1,4 @@
-//! Properties of packing: what comes back, what does not open, what is never repeated.
+//! Properties of packing: data comes back, forgeries do not open, nonces never repeat.
 
 use super::*;
 use crate::record::{self, Kind, Record};
@@ -52,7 +52,7 @@ fn compression() -> impl Strategy<Value = Compression> {
 }
 
 proptest! {
-    /// Any part of any cut of a record is what was packed.
+    /// Any part of any cut of a record has the packed data.
     #[test]
     fn what_is_packed_comes_back(
         range in range(),
@@ -84,7 +84,7 @@ proptest! {
         let skip = ((wanted.lba - range.lba) * SECTOR_BYTES) as usize;
         let expected = &data[skip..skip + wanted.bytes() as usize];
         prop_assert_eq!(&reader.unpack(&again, wanted).unwrap()[..], expected);
-        // What the store does: it has no more than the bytes that may be needed.
+        // Like the store, which has only the bytes that a reader may need.
         let span = packed::span_max(range, wanted).min(bytes.len());
         let found = packed::extract((VOLUME, VOLUME), 77, range, wanted, &bytes.slice(..span)).unwrap();
         prop_assert_eq!(&reader.unpack(&found, wanted).unwrap()[..], expected);
@@ -108,8 +108,8 @@ proptest! {
         prop_assert!(packer.unpack(&bytes, range).is_err());
     }
 
-    /// What a store could do to encrypted blocks with sound checksums: another number, epoch, place,
-    /// method, or record.
+    /// Possible tricks of a store with encrypted blocks and sound checksums: another number, epoch,
+    /// place, method, or record.
     #[test]
     fn an_encrypted_block_passes_only_for_itself(lba in 0..1000u64, what in 0..5usize) {
         let range = Range::new(lba * 8, 8);
@@ -209,7 +209,8 @@ fn a_clone_reads_what_the_volumes_behind_it_wrote() {
         assert_eq!(clone.unpack(&before, range).as_deref(), Ok(&old[..]));
         assert_eq!(clone.unpack(&after, range).as_deref(), Ok(&new[..]));
     }
-    // Damage is found, before and after it is known whose the record is; another volume's is not taken.
+    // Unpacking finds damage, before and after the record's volume is known. It refuses another
+    // volume's record.
     let mut damaged = before.to_vec();
     let last = damaged.len() - 1;
     damaged[last] ^= 1;
@@ -280,7 +281,7 @@ fn zeroes_are_left_out() {
     assert!(!is_zero(&[1]) && !is_zero(&[0, 0, 1]) && !is_zero(&[1, 0, 0]));
 }
 
-/// The bytes themselves: a change of the format, or of what is derived how, has to be meant.
+/// The bytes themselves: a change of the format, or of a derivation, has to be intended.
 #[test]
 fn golden_bytes() {
     let range = Range::new(20, 12);
@@ -308,7 +309,8 @@ fn tables_that_no_record_has_are_refused() {
     let mut same = bytes.to_vec();
     seal(&mut same);
     assert_eq!(same, bytes);
-    // Salt without a key, an unknown method, a length that does not fit, something in the last byte.
+    // Salt without a key, an unknown method, a length that does not fit, something in the last
+    // byte.
     for at in [52, 70, 68, 71] {
         let mut bad = bytes.to_vec();
         bad[at] ^= 0x40;

@@ -1,4 +1,4 @@
-//! The packed record: data that was compressed, encrypted, or both, block by block.
+//! The packed record: data in compressed or encrypted form, or both, block by block.
 //!
 //! ```text
 //!  0        48       52          64               64 + 8 n
@@ -9,14 +9,14 @@
 //!  an entry of the table:  crc u32 │ stored bytes u16 │ method u8 │ 0
 //! ```
 //!
-//! There is an entry for each 4 KiB block of the *volume* that the range touches; it is about the
-//! part of the range that lies in that block. `crc` is the CRC32C of the block as it is stored, so
-//! whoever carries or cuts records can verify them without a key. Key 0: not encrypted, and then the
-//! salt is zero. A block of zeroes is stored as nothing.
+//! The table has an entry for each 4 KiB block of the *volume* that the range touches. The entry is
+//! about the part of the range in that block. `crc` is the CRC32C of the stored form of the block.
+//! So everything that carries or cuts records can verify them without a key. Key 0 means no
+//! encryption, and then the salt is zero. The stored form of a block of zeroes is empty.
 //!
-//! Where a block lies in the payload only the table says, so packed records are short: a read of one
-//! block fetches no more than a whole record. This module knows the form; what is in it, and the
-//! keys, are [`crate::pack`]'s business.
+//! Only the table says where a block lies in the payload. So packed records are short: a read of
+//! one block fetches no more than a whole record. This module knows the form; [`crate::pack`] knows
+//! the content and the keys.
 
 use super::{
     HEADER_BYTES, Header, Kind, RecordError, blocks, parse_prefix, put_header, seal_header,
@@ -29,7 +29,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 pub const MAX_PACKED_SECTORS: u64 = 128;
 /// Bytes that encryption adds to each block: the authentication tag.
 pub const TAG_BYTES: usize = 16;
-/// Most bytes that a block is stored in.
+/// Most bytes of the stored form of a block.
 pub const MAX_STORED_BYTES: usize = BLOCK_BYTES as usize + TAG_BYTES;
 /// Bytes of salt: see [`Lock`].
 pub const SALT_BYTES: usize = 12;
@@ -41,10 +41,10 @@ const ENTRY_BYTES: usize = 8;
 
 const _: () = assert!(MAX_PACKED_BYTES < 1 << 17, "the store's map has 17 bits for it");
 
-/// How the content of a block is stored.
+/// The stored form of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Method {
-    /// Zeroes: nothing is stored.
+    /// Zeroes: the stored form is empty.
     Zeroes,
     /// As it is.
     Raw,
@@ -82,8 +82,8 @@ impl Method {
 pub struct Lock {
     /// Number of the volume's data key, from 1; 0 if they are not encrypted.
     pub key: u32,
-    /// Drawn at random by the host for each attachment and mixed into the key, so that no store can
-    /// make two hosts use the same key, epoch and number twice. Zero if the key is.
+    /// Drawn at random by the host for each attachment and mixed into the key. So no store can make
+    /// two hosts use the same key, epoch and number twice. Zero if the key is.
     pub salt: [u8; SALT_BYTES],
 }
 
@@ -92,7 +92,7 @@ pub struct Lock {
 pub struct Block<'a> {
     /// The sectors.
     pub range: Range,
-    /// How they are stored.
+    /// Their stored form.
     pub method: Method,
     /// What is stored.
     pub stored: &'a [u8],
@@ -112,8 +112,8 @@ pub const fn bytes_max(range: Range) -> usize {
         + (range.sectors * SECTOR_BYTES) as usize
 }
 
-/// Most bytes from the start of a packed record about `record` that are needed to read `wanted`,
-/// which lies in it.
+/// Most bytes from the start of a packed record about `record` that a read of `wanted` needs.
+/// `wanted` lies in the record.
 #[must_use]
 pub fn span_max(record: Range, wanted: Range) -> usize {
     let end = Range::between(record.lba, wanted.end()).block_cover().end().min(record.end());
@@ -243,7 +243,7 @@ pub(super) fn check_table(header: &Header, table: &[u8]) -> Result<(), RecordErr
     Ok(())
 }
 
-/// Compares every block of `payload` with its entry in `table`; both were checked.
+/// Compares every block of `payload` with its entry in `table`. The caller has checked both.
 pub(super) fn verify(range: Range, table: &[u8], payload: &[u8]) -> Result<(), RecordError> {
     let mut rest = payload;
     for (block, (crc, stored, _)) in blocks(range).zip(entries(table)) {
@@ -258,8 +258,8 @@ pub(super) fn verify(range: Range, table: &[u8], payload: &[u8]) -> Result<(), R
     Ok(())
 }
 
-/// Appends the blocks of `cut`, a cut at block boundaries, of the record that is `bytes`, as a record
-/// of the same number, of `volume`.
+/// Appends the blocks of `cut`, a cut at block boundaries, of the record that is `bytes`, as a
+/// record of the same number, of `volume`.
 pub(super) fn put_cut(
     volume: VolumeId,
     header: &Header,
@@ -289,12 +289,12 @@ pub(super) fn put_cut(
     out.extend_from_slice(&bytes[payload..payload + stored_bytes]);
 }
 
-/// The blocks of `wanted` as a record of their own, out of the packed record of `owner` at the start of
-/// `bytes`, of which at least [`span_max`] bytes, or all, are there. What is given is verified, and a
-/// record of `volume`: a clone, or the snapshot, that it is read for.
+/// The blocks of `wanted` as a record of their own, from the packed record of `owner` at the start
+/// of `bytes`. `bytes` hold at least [`span_max`] bytes, or all. The result is verified. It is a
+/// record of `volume`: the volume, clone or snapshot that the read is for.
 ///
 /// # Errors
-/// As for [`super::parse`]; [`RecordError::Invalid`] if it is not the record expected.
+/// Those of [`super::parse`]; [`RecordError::Invalid`] if another record is there.
 pub fn extract(
     (owner, volume): (VolumeId, VolumeId),
     seq: Seq,
@@ -335,12 +335,12 @@ pub fn cut(volume: VolumeId, record: Range, part: Range, found: &Bytes) -> Bytes
     out.freeze()
 }
 
-/// The blocks of a packed record of `volume`, which is intact up to the end of the blocks that are looked at,
-/// and with what they are encrypted.
+/// The blocks of a packed record of `volume`, and their encryption. The record has to be intact up
+/// to the end of the blocks that the caller looks at.
 ///
 /// # Errors
-/// As for [`parse_prefix`]; [`RecordError::Invalid`] if it is not packed. A block that does not match
-/// its checksum, or is not there, is an error of its own.
+/// Those of [`parse_prefix`]; [`RecordError::Invalid`] if it is not packed. A block with a wrong
+/// checksum, or a missing one, is an error of its own.
 pub fn open(volume: VolumeId, bytes: &[u8]) -> Result<(Header, Lock, Blocks<'_>), RecordError> {
     let header = parse_prefix(volume, bytes)?;
     if header.kind != Kind::Packed {
@@ -360,8 +360,9 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// The blocks that touch `wanted`, not verified, with the last bytes of what is stored of each: if it is
-    /// encrypted, the authentication tag. The outer `None` stands for zeroes, of which nothing is stored.
+    /// The blocks that touch `wanted`, without verification. Each comes with the last bytes of its
+    /// stored form: if it is encrypted, that is the authentication tag. The outer `None` stands for
+    /// zeroes, whose stored form is empty.
     pub fn tags(
         self,
         wanted: Range,
