@@ -70,8 +70,8 @@ pub(crate) use pins::whole_lines;
 pub const WRITING_BYTES_MAX: u64 = 4 << 20;
 /// Most writes of blocks under way.
 const FILLS_MAX: usize = 256;
-/// Stamps given away before a round begins: far fewer than a half of the numbers there are, so that
-/// none comes again while a block from before a crash may have it.
+/// Stamps that the cache may use before it begins a round. They are far fewer than half of all
+/// stamps. So no stamp comes again while a block from before a crash may have it.
 const ROUND_STAMPS: u32 = 1 << 14;
 /// Stamps to skip after a restart, because nobody knows how many the last process used.
 const STAMPS_SKIPPED: u32 = 1 << 15;
@@ -145,7 +145,7 @@ enum CachePhase {
     Off,
 }
 
-/// What became of an operation of the cache.
+/// The outcome of an operation of the cache.
 #[derive(Debug)]
 pub enum Outcome {
     /// Nothing to report.
@@ -179,7 +179,7 @@ pub struct Cache {
     sealer: Option<Sealer>,
     phase: CachePhase,
     stamps: Stamps,
-    /// What of the index is not in the file.
+    /// The changes of the index that the file lacks.
     rounds: Rounds,
     writing_bytes_max: u64,
     fills: BTreeMap<u64, LineFill>,
@@ -198,7 +198,7 @@ pub struct Cache {
 }
 
 impl Load {
-    /// The cache; `tag` is a random number for a file in which nothing was found.
+    /// The cache. If the file held none, `tag` has to be a random number for a new one.
     #[must_use]
     pub fn finish(self, volume: VolumeId, tag: u128) -> Cache {
         let (geometry, head, index, newest_round) = self.into_parts();

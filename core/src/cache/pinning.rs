@@ -5,21 +5,21 @@ use super::{Cache, CachePhase};
 use crate::block::Range;
 use crate::extent::RangeSet;
 
-/// What may be pinned of the cache: the rest is for what is read besides.
+/// The share of the cache for pinned ranges, at most. Other reads use the rest.
 const SHARE: (u64, u64) = (4, 5);
 
 impl Cache {
-    /// What is pinned.
+    /// The pinned ranges.
     pub(crate) fn pins(&self) -> &Pins {
         self.pinned.pins()
     }
 
-    /// Most bytes that may be pinned.
+    /// Most bytes of pinned ranges.
     pub(crate) fn pinned_most_bytes(&self) -> u64 {
         self.head.geometry.capacity_bytes() / SHARE.1 * SHARE.0
     }
 
-    /// This is pinned from now on and nothing else, as far as the cache allows.
+    /// Pins these ranges and no others, up to [`Cache::pinned_most_bytes`].
     pub(crate) fn set_pins(&mut self, mut pins: Pins) {
         pins.cut(self.pinned_most_bytes());
         self.pinned = Pinned::new(pins);
@@ -29,24 +29,24 @@ impl Cache {
         }
     }
 
-    /// What is pinned and may not be here, at or after a sector.
+    /// Pinned ranges that the cache may lack.
     pub(crate) fn lacking(&self) -> &RangeSet {
         self.pinned.lacking()
     }
 
-    /// Somebody looks after a range of what is lacking.
+    /// Takes a range off the lacking ones, because the volume fetches it now.
     pub(crate) fn take_lacking(&mut self, range: Range) {
         self.pinned.take_lacking(range);
     }
 
-    /// What is pinned of a range is no longer here, or not yet.
+    /// Notes that the cache lacks the pinned parts of a range.
     pub(crate) fn lack(&mut self, range: Range) {
         if self.phase != CachePhase::Off {
             self.pinned.lack(range);
         }
     }
 
-    /// Bytes of a range that are not pinned.
+    /// Bytes of a range outside of the pins.
     pub(crate) fn unpinned_bytes(&self, range: Range) -> u64 {
         self.pinned.unpinned_bytes(range)
     }

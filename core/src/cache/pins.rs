@@ -65,7 +65,7 @@ impl Pins {
     /// Decodes an encoding.
     ///
     /// # Errors
-    /// If the bytes are not an encoding, are of a later version, or are damaged.
+    /// If the bytes are no encoding, have a later version, or show damage.
     pub fn decode(bytes: &[u8]) -> Result<Pins, RangesError> {
         let mut pins = Pins::default();
         for range in ranges::decode(MAGIC, bytes)? {
@@ -96,7 +96,7 @@ impl Pins {
         *self = kept;
     }
 
-    /// Whether a line is pinned.
+    /// Whether the set contains a line.
     pub(super) fn holds(&self, line: u64) -> bool {
         let lba = line * LINE_SECTORS;
         !self.set.is_empty() && self.set.overlapping(Range::new(lba, 1)).next().is_some()
@@ -114,7 +114,7 @@ pub(crate) fn whole_lines(range: Range) -> Range {
     Range::between(range.lba / LINE_SECTORS * LINE_SECTORS, end)
 }
 
-/// What is pinned of a volume, and what of that may not be in the cache.
+/// The pinned ranges of a volume, and those of them that the cache may lack.
 #[derive(Debug, Default)]
 pub(super) struct Pinned {
     pins: Pins,
@@ -122,7 +122,7 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
-    /// This is pinned, and nothing of it may be here.
+    /// New pins, of which the cache may lack everything.
     pub(super) fn new(pins: Pins) -> Pinned {
         let lacking = pins.set.clone();
         Pinned { pins, lacking }
@@ -136,12 +136,12 @@ impl Pinned {
         &self.lacking
     }
 
-    /// Nothing of it may be here.
+    /// Notes that the cache may lack all of them.
     pub(super) fn lack_all(&mut self) {
         self.lacking.clone_from(&self.pins.set);
     }
 
-    /// What is pinned of a range may not be here.
+    /// Notes that the cache may lack the pinned parts of a range.
     pub(super) fn lack(&mut self, range: Range) {
         if self.pins.set.is_empty() || range.is_empty() {
             return;
@@ -154,12 +154,12 @@ impl Pinned {
         }
     }
 
-    /// Somebody looks after a range.
+    /// Takes a range off the lacking ones, because the volume fetches it now.
     pub(super) fn take_lacking(&mut self, range: Range) {
         self.lacking.remove(range);
     }
 
-    /// Bytes of a range that are not pinned.
+    /// Bytes of a range outside of the pins.
     pub(super) fn unpinned_bytes(&self, range: Range) -> u64 {
         (range.sectors - self.pins.held(range)) * SECTOR_BYTES
     }

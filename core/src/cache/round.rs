@@ -1,4 +1,4 @@
-//! What of the index is not in the file yet, and the round that brings it there.
+//! The changes of the index that the file lacks, and the round that writes them.
 
 use super::parts::Bits;
 use crate::block::Time;
@@ -12,7 +12,8 @@ const PAGES_MAX: usize = 16;
 #[derive(Clone, Copy, Debug)]
 enum IndexRound {
     None,
-    /// Pages are written; so many are under way. What the head will say was true when it began.
+    /// `writing` pages are under way. The head of this round will have `moment` and `stamp`, from
+    /// its beginning.
     Pages {
         moment: Moment,
         stamp: u32,
@@ -25,7 +26,7 @@ enum IndexRound {
     Head,
 }
 
-/// What a round does next.
+/// The next operation of a round.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RoundStep {
     /// The page as it is now, which may be newer than when the round began.
@@ -42,11 +43,11 @@ pub(super) enum RoundStep {
 #[derive(Debug)]
 pub(super) struct Rounds {
     round: IndexRound,
-    /// Pages that have changed since it began.
+    /// Pages that have changed since the round began.
     dirty: Bits,
-    /// Pages that it has to write.
+    /// Pages that the round has to write.
     pages: Bits,
-    /// When the first change since it began was made.
+    /// The time of the first change since the round began.
     changed: Option<Time>,
     /// How long a change may stay out of the file.
     interval: Duration,
@@ -72,7 +73,7 @@ impl Rounds {
         self.dirty.set(page);
     }
 
-    /// There is something that is to be in the file.
+    /// Notes that the file lacks something.
     pub(super) fn changed(&mut self, now: Time) {
         self.changed.get_or_insert(now);
     }
@@ -81,7 +82,7 @@ impl Rounds {
         self.changed.is_some()
     }
 
-    /// When a round is to begin, because of what has changed.
+    /// The time at which a round has to begin, because of the changes.
     pub(super) fn due(&self) -> Option<Time> {
         self.changed.map(|since| since.after(self.interval))
     }
@@ -91,14 +92,14 @@ impl Rounds {
         matches!(self.round, IndexRound::None)
     }
 
-    /// Begins a round, whose head will say this.
+    /// Begins a round, whose head will have this moment and stamp.
     pub(super) fn begin(&mut self, moment: Moment, stamp: u32) {
         self.changed = None;
         std::mem::swap(&mut self.pages, &mut self.dirty);
         self.round = IndexRound::Pages { moment, stamp, writing: 0 };
     }
 
-    /// What can begin now.
+    /// The next operation, unless the round has to wait for others.
     pub(super) fn next(&mut self) -> Option<RoundStep> {
         let IndexRound::Pages { moment, stamp, writing } = self.round else { return None };
         if writing >= PAGES_MAX {
@@ -115,7 +116,7 @@ impl Rounds {
         Some(RoundStep::Sync)
     }
 
-    /// A write or sync is done. Gives the head if that is next.
+    /// Takes the end of a write or sync. Gives the head if that is next.
     pub(super) fn done(&mut self) -> Option<RoundStep> {
         match self.round {
             IndexRound::Pages { moment, stamp, writing } => {
@@ -134,14 +135,14 @@ impl Rounds {
         }
     }
 
-    /// Nothing is written any more.
+    /// Ends the round. No other one begins.
     pub(super) fn stop(&mut self) {
         self.round = IndexRound::None;
         self.changed = None;
     }
 }
 
-/// Gives each block that is written a number of its own.
+/// Gives a number to each block that the cache writes.
 #[derive(Debug)]
 pub(super) struct Stamps {
     next: u32,

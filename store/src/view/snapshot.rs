@@ -18,27 +18,27 @@ pub struct Snapshot {
     pub volumes: Vec<VolumeState>,
     /// How many of them are open, and take memory.
     pub open: usize,
-    /// What it is among others, if it may be.
+    /// Its state among other stores, if there may be any.
     pub fleet: Option<FleetState>,
     /// Connected hosts.
     pub sessions: Vec<SessionState>,
-    /// Tenants that may do so much in a second, and whose volumes are used here.
+    /// Tenants with limits a second whose volumes are in use here.
     pub tenants: Vec<TenantState>,
     /// Counters since the start.
     pub counts: Counts,
     /// Small reads that hosts asked for in datagrams, since the start.
     pub datagrams: AnswerCounters,
-    /// Sessions that were begun with data, since the start.
+    /// Sessions that began with data, since the start.
     pub early: u64,
-    /// Bytes that answers which were begun and are not sent count for.
+    /// Bytes that answers under way count for.
     pub answer_bytes: u64,
-    /// Bytes of batches and the like that came in, and are not stored or wait for something else.
+    /// Bytes of frames, for example batches, that are not stored or wait for something else.
     pub waiting_bytes: u64,
     /// Memory of the volumes' maps.
     pub map: MapMemory,
     /// The cache in front of the objects, if there is one.
     pub cache: Option<CacheReport>,
-    /// What was asked of a bucket, if the objects are in one.
+    /// The requests to the bucket, if a bucket holds the objects.
     pub usage: Option<Usage>,
 }
 
@@ -56,13 +56,13 @@ pub struct FleetState {
 /// A volume at a moment.
 #[derive(Clone, Debug)]
 pub struct VolumeState {
-    /// What is known of it.
+    /// Its known state.
     pub info: VolumeInfo,
     /// Bytes stored in segments and bundles, and needed of them, when last counted.
     pub space: Option<(u64, u64)>,
-    /// Why it cannot be used.
+    /// Why it is unusable.
     pub failed: Option<String>,
-    /// An operation on its objects that fails and is tried on and on.
+    /// An operation on its objects that fails again and again.
     pub retrying: Option<String>,
 }
 
@@ -73,9 +73,9 @@ pub struct TenantState {
     pub name: String,
     /// This store's part of the limits.
     pub rates: Rates,
-    /// What waits for them.
+    /// Requests that wait for them.
     pub waiting: Waiting,
-    /// What became of the rest.
+    /// Totals of the other requests.
     pub totals: Totals,
 }
 
@@ -134,18 +134,18 @@ pub struct Counts {
     pub collect: CollectCounts,
 }
 
-/// What the engines did to give space back, since the start.
+/// The garbage collection of the engines, since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CollectCounts {
     /// Bytes of bundles written.
     pub moved_bytes: u64,
     /// Segments whose rest is in these.
     pub moved_segments: u64,
-    /// Segments and bundles that are not needed any more.
+    /// Deleted segments and bundles.
     pub reclaimed: u64,
     /// Bytes of them.
     pub reclaimed_bytes: u64,
-    /// Those that are damaged and stay.
+    /// Damaged ones, which stay.
     pub damaged: u64,
 }
 
@@ -167,7 +167,7 @@ impl CollectCounts {
     }
 }
 
-/// What the engines did to their maps since the start.
+/// The map maintenance of the engines, since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MapCounts {
     /// Tables written.
@@ -204,9 +204,9 @@ pub struct MapMemory {
     pub pages: u64,
     /// Bytes that both may take.
     pub limit: u64,
-    /// Pages that were in memory when they were needed.
+    /// Needed pages that were in memory.
     pub hits: u64,
-    /// Pages that had to be read.
+    /// Needed pages that had to be read.
     pub misses: u64,
 }
 
@@ -220,7 +220,7 @@ impl MapMemory {
 }
 
 impl Counts {
-    /// An operation of an engine on an object is done: of `bytes`, if it created one.
+    /// Counts an operation of an engine on an object. `bytes` are those of a new object.
     pub fn add(&mut self, result: &ObjectResult, bytes: u64, took: Duration) {
         match result {
             ObjectResult::Put(Ok(())) => {
