@@ -5,7 +5,7 @@ use super::collector::Collector;
 use super::committer::ReadBack;
 use super::context::Context;
 use super::log_reader::{Beginning, SnapshotMap};
-use super::maintenance::Surroundings;
+use super::maintenance::{self, Surroundings};
 use super::purpose::{ObjectOutcome, ObjectPurpose};
 use super::reading::Access;
 use super::roots;
@@ -55,7 +55,7 @@ impl Volume {
                 self.route_end(ended);
             }
             ObjectPurpose::ConfirmPut(number) => self.put_confirmed(number, list),
-            ObjectPurpose::ListOwners => self.map.owners_listed(cx!(self), list),
+            ObjectPurpose::ListOwners => maintenance::claim_next(cx!(self), list),
             ObjectPurpose::ListFragments => {
                 self.map.fragments_listed(cx!(self), self.gc.moved(), list);
             }
@@ -72,7 +72,7 @@ impl Volume {
             ObjectPurpose::PutSegment if exists => self.commits.read_back(cx!(self)),
             ObjectPurpose::PutSegment => self.segment_put(),
             ObjectPurpose::PutOwner(generation) if exists => {
-                self.map.read_owner(cx!(self), generation);
+                maintenance::read_owner(cx!(self), generation);
             }
             ObjectPurpose::PutOwner(generation) => {
                 self.map.claimed(cx!(self), self.reads.is_stranded(), generation);

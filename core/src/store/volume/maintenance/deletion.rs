@@ -10,11 +10,16 @@
 //! before have left behind, after a snapshot has been deleted, and when much may belong to nobody. If a snapshot's root
 //! cannot be read, the audit deletes nothing.
 
+use super::super::context::Context;
+use super::super::facts::Facts;
+use super::super::outputs::Outputs;
+use super::super::purpose::ObjectPurpose;
+use super::super::roots;
 use crate::block::{Time, VolumeId};
 use crate::store::catalog::{self, RootName};
 use crate::store::map::fragment::{Fragment, FragmentId};
 use crate::store::object::ObjectMeta;
-use crate::store::root::Root;
+use bytes::Bytes;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Roots kept: the newest, and one in case that is damaged.
@@ -40,14 +45,6 @@ impl Dropped {
     pub fn drop_pins(&mut self, pins: impl Iterator<Item = RootName>) {
         self.pins.extend(pins);
     }
-
-    pub fn has_pins(&self) -> bool {
-        !self.pins.is_empty()
-    }
-
-    pub fn has_objects(&self) -> bool {
-        !self.objects.is_empty()
-    }
 }
 
 /// A root that is kept.
@@ -68,12 +65,13 @@ struct Audit {
     reading: Option<RootName>,
 }
 
-/// What an audit wants next.
-pub(super) enum AuditStep {
-    /// This root of a snapshot is to be read.
-    Read(RootName),
-    /// It is at its end: [`Deletion::end_audit`].
-    End,
+/// What the root of a snapshot is to an audit.
+pub(super) enum PinRead {
+    /// It has been looked at: [`Deletion::audit_on`].
+    Audited,
+    /// A root names it and it is not there: somebody may have taken over.
+    Missing,
+    /// The audit does not go on with it.
     Nothing,
 }
 
@@ -86,6 +84,11 @@ pub(super) struct Deletion {
     /// Objects that no kept root names, as soon as there is a root of this generation.
     orphans: Vec<String>,
     doomed: VecDeque<(Time, Vec<String>)>,
+    /// Segments or bundles are dropped, and no root says so; or only the newest does.
+    objects_unwritten: bool,
+    /// So many roots are to be written although the map is what the newest says: until none that is kept names what
+    /// merges have replaced.
+    renew: usize,
     audit: Option<Audit>,
     audit_due: bool,
     /// Bytes of fragments that no root names but perhaps one of a snapshot.
@@ -101,6 +104,8 @@ impl Deletion {
         self.kept.clear();
         self.doomed.clear();
         self.dropped.objects.clear();
+        self.objects_unwritten = false;
+        self.renew = 0;
     }
 
     /// The map goes on from a newer root of another engine.
@@ -133,11 +138,37 @@ impl Deletion {
     /// The next root does not name these segments and bundles any more.
     pub fn drop_objects(&mut self, objects: Vec<String>) {
         self.dropped.objects.extend(objects);
+        self.objects_unwritten = true;
+    }
+
+    /// No root is to name what the map no longer has.
+    pub fn renew_roots(&mut self) {
+        self.renew = ROOTS_KEPT;
+    }
+
+    /// Whether a root that is to be written for that is not.
+    pub fn is_renewing(&self) -> bool {
+        self.renew > 0
+    }
+
+    /// Whether a root is to be written although the map is what the newest says.
+    pub fn wants_root(&self) -> bool {
+        self.objects_unwritten || self.renew > 0
     }
 
     /// What the root that is being put no longer names.
     pub fn take_dropped(&mut self) -> Dropped {
         std::mem::take(&mut self.dropped)
+    }
+
+    /// A root is being put that no longer names these.
+    pub fn root_made(&mut self, dropped: &Dropped) {
+        self.renew = self.renew.saturating_sub(1);
+        if !dropped.pins.is_empty() {
+            self.renew = self.renew.max(1);
+        }
+        // Nothing is deleted before the root that named it is no longer kept.
+        self.objects_unwritten = !dropped.objects.is_empty();
     }
 
     /// All roots that somebody may open: nothing that one of them names is given up.
@@ -171,12 +202,12 @@ impl Deletion {
     /// `named_bytes` are those of the map's fragments, and `audit_bytes` what an audit reads.
     pub fn root_put(
         &mut self,
-        volume: VolumeId,
+        facts: &Facts,
         (name, dropped): (RootName, Dropped),
-        due: Time,
         named_bytes: u64,
         audit_bytes: u64,
     ) -> bool {
+        let volume = facts.spec().id;
         self.kept.push_back(KeptRoot { name, dropped });
         let mut keys = std::mem::take(&mut self.orphans);
         let mut unpinned = false;
@@ -193,7 +224,7 @@ impl Deletion {
         }
         self.audit_due |=
             unpinned || self.perhaps_bytes > (named_bytes / PERHAPS).saturating_add(audit_bytes);
-        self.doom(due, keys);
+        self.doom(delete_at(facts), keys);
         unpinned
     }
 
@@ -233,23 +264,22 @@ impl Deletion {
     }
 
     /// Begins an audit: all fragments are listed.
-    pub fn begin_audit(&mut self) {
+    pub fn begin_audit(&mut self, facts: &Facts, out: &mut Outputs) {
         (self.audit_due, self.perhaps_bytes) = (false, 0);
         self.audit = Some(Audit::default());
+        out.list(ObjectPurpose::ListFragments, catalog::fragment_prefix(facts.spec().id));
     }
 
-    pub fn stop_audit(&mut self) {
-        self.audit = None;
-    }
-
-    /// Takes the list of all fragments. `mapped` are those of the maps, or that are being made for them.
+    /// Takes the list of all fragments, and asks for all roots of snapshots. `mapped` are the fragments of the maps, or
+    /// that are being made for them.
     pub fn fragments_listed(
         &mut self,
-        volume: VolumeId,
+        cx: &mut Context<'_>,
         generation: u64,
         mapped: impl Iterator<Item = FragmentId>,
         list: &[ObjectMeta],
     ) {
+        let volume = cx.facts.spec().id;
         let named: BTreeSet<FragmentId> = mapped.chain(self.named()).collect();
         let found = list.iter().filter_map(|meta| {
             let id = catalog::parse_fragment_key(volume, &meta.key)?;
@@ -259,70 +289,87 @@ impl Deletion {
         if let Some(audit) = &mut self.audit {
             audit.candidates = candidates;
         }
+        cx.out.list(ObjectPurpose::ListPins, catalog::pin_prefix(volume));
     }
 
     /// Takes the list of all roots of snapshots. The newest root names `pins`.
     pub fn pins_listed(
         &mut self,
-        volume: VolumeId,
+        facts: &Facts,
         generation: u64,
         pins: impl Iterator<Item = RootName>,
-        due: Time,
         list: &[ObjectMeta],
     ) {
+        let volume = facts.spec().id;
         let prefix = catalog::pin_prefix(volume);
         let pinned = self.pinned(pins);
         let found = list.iter().filter_map(|meta| catalog::parse_pin_key(&prefix, &meta.key));
         // Of this generation, none is forgotten that is not on its way out.
         let stray = found.filter(|name| name.generation < generation && !pinned.contains(name));
         let stray = stray.map(|name| catalog::pin_key(volume, name)).collect();
-        self.orphaned(generation, due, stray);
+        self.orphaned(generation, delete_at(facts), stray);
         if let Some(audit) = &mut self.audit {
             audit.pins = pinned.into_iter().collect();
         }
     }
 
-    /// What the audit wants next.
-    pub fn audit_next(&mut self) -> AuditStep {
-        let Some(audit) = &mut self.audit else { return AuditStep::Nothing };
-        let next = if audit.candidates.is_empty() { None } else { audit.pins.pop() };
-        match next {
-            Some(name) => {
-                audit.reading = Some(name);
-                AuditStep::Read(name)
-            }
-            None => AuditStep::End,
-        }
-    }
-
-    /// What is left is deleted, unless the maps have it by now.
-    pub fn end_audit(
+    /// Reads the next root of a snapshot, or comes to an end: what is left is deleted, unless the maps have it by now.
+    pub fn audit_on(
         &mut self,
-        generation: u64,
+        cx: &mut Context<'_>,
+        generation: Option<u64>,
         mapped: impl Iterator<Item = FragmentId>,
-        due: Time,
     ) {
+        if cx.facts.is_stopping() {
+            self.audit = None;
+        }
+        let Some(audit) = &mut self.audit else { return };
+        let next = if audit.candidates.is_empty() { None } else { audit.pins.pop() };
+        if let Some(name) = next {
+            audit.reading = Some(name);
+            return roots::read_pin(cx.out, cx.facts.spec().id, name);
+        }
         let named: BTreeSet<FragmentId> = mapped.chain(self.named()).collect();
         let Some(audit) = self.audit.take() else { return };
         let found = audit.candidates.into_iter().filter(|id| !named.contains(id));
         let found = found.map(catalog::fragment_key).collect();
-        self.orphaned(generation, due, found);
+        self.orphaned(generation.unwrap_or(0), delete_at(cx.facts), found);
     }
 
-    /// Whether the audit waits for that root of a snapshot, which has been read.
-    pub fn take_audited(&mut self, name: RootName) -> bool {
-        let Some(audit) = &mut self.audit else { return false };
-        audit.reading.take_if(|reading| *reading == name).is_some()
-    }
-
-    /// Whether the last roots name that root of a snapshot, those in `pins` among them.
-    pub fn is_pinned(&self, name: RootName, pins: impl Iterator<Item = RootName>) -> bool {
-        self.pinned(pins).contains(&name)
+    /// What reading the root of a snapshot gave, if the audit waits for that. The newest root names `pins`.
+    pub fn pin_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        pins: impl Iterator<Item = RootName>,
+        name: RootName,
+        data: Option<Bytes>,
+    ) -> PinRead {
+        let Some(audit) = &mut self.audit else { return PinRead::Nothing };
+        if audit.reading.take_if(|reading| *reading == name).is_none() {
+            return PinRead::Nothing;
+        }
+        let pinned = self.pinned(pins).contains(&name);
+        if data.is_none() && pinned && self.misses_pin(name) {
+            return PinRead::Missing;
+        }
+        // It may have been deleted since, as nothing needs it any more.
+        if data.is_some() || pinned {
+            let Some(root) = roots::parse_pin(cx.out, cx.facts.spec(), name, data) else {
+                self.audit = None;
+                return PinRead::Nothing;
+            };
+            if let Some(audit) = &mut self.audit {
+                for fragment in root.levels.fragments() {
+                    audit.candidates.remove(&fragment.id);
+                }
+            }
+        }
+        PinRead::Audited
     }
 
     /// A root of a snapshot is not there although a root names it: says whether that is new. Whoever has taken over may
     /// have deleted it, so another audit comes after that is known.
-    pub fn misses_pin(&mut self, name: RootName) -> bool {
+    fn misses_pin(&mut self, name: RootName) -> bool {
         let new = self.pin_missed != Some(name);
         if new {
             self.pin_missed = Some(name);
@@ -331,12 +378,9 @@ impl Deletion {
         }
         new
     }
+}
 
-    /// The audit has read the root of a snapshot.
-    pub fn audited(&mut self, root: &Root) {
-        let Some(audit) = &mut self.audit else { return };
-        for fragment in root.levels.fragments() {
-            audit.candidates.remove(&fragment.id);
-        }
-    }
+/// When something may be deleted that no root names from now on.
+fn delete_at(facts: &Facts) -> Time {
+    facts.now().after(facts.config().delete_delay)
 }

@@ -16,10 +16,13 @@
 
 mod ancestors;
 mod deletion;
+mod generations;
+mod interface;
 mod rebuild;
 mod rollback;
 mod root_writer;
 mod schedule;
+mod search;
 mod writer;
 
 use super::super::catalog::{self, RootName};
@@ -32,21 +35,22 @@ use super::super::map::levels::Levels;
 use super::super::map::tree::Tree;
 use super::super::moves::Maps;
 use super::super::object::ObjectMeta;
-use super::super::open::{Part, ReplayStep};
+use super::super::open::Part;
 use super::super::root::{Pins, Root};
 use super::super::segment::{Segment, SegmentKind};
 use super::context::Context;
 use super::facts::Facts;
 use super::outputs::Outputs;
-use super::purpose::ObjectPurpose;
 use super::roots;
 use crate::block::Time;
 use crate::wire::link::SnapshotOperation;
 use ancestors::{AncestorMaps, AncestorsRead};
 use bytes::Bytes;
-use deletion::{AuditStep, Deletion, Dropped, ROOTS_KEPT};
-use rebuild::Rebuild;
+use deletion::{Deletion, Dropped, PinRead};
+pub(super) use generations::{claim_next, read_owner};
+pub(super) use interface::{MapEffect, RollbackMap, Surroundings};
 use rollback::{RollbackRoots, SnapshotLevels};
+use search::{LogWanted, Reached, RootRead, Search};
 use std::collections::VecDeque;
 use writer::MapWriter;
 pub(super) use writer::{put_fragment, read_fragment};
@@ -59,29 +63,8 @@ const SET_ASIDE_MAX: usize = 16;
 enum MapStep {
     #[default]
     Idle,
-    /// Roots are being listed, or read. `claimed` is the generation on behalf of which.
-    Roots {
-        claimed: Option<u64>,
-    },
-    ReadRoot {
-        claimed: Option<u64>,
-        older: Vec<RootName>,
-    },
-    /// That root is the map of a segment that has not been applied here.
-    Newer {
-        claimed: Option<u64>,
-        name: RootName,
-        root: Box<Root>,
-        log: LogRead,
-    },
-    /// That root is the map of an earlier segment than the last one flushed here: what the segments after
-    /// it say is read again.
-    Older {
-        claimed: Option<u64>,
-        name: RootName,
-        root: Box<Root>,
-        rebuild: Box<Rebuild>,
-    },
+    /// A newer root is being looked for, or reached.
+    Search(Search),
     /// The root of a snapshot is being read, by an engine of it.
     ReadPin,
     /// A generation is being claimed.
@@ -89,79 +72,9 @@ enum MapStep {
     /// Objects are being listed for an audit.
     Listing,
     /// Somebody else may have claimed the next: a look that began at that time.
-    Look {
-        since: Time,
-    },
+    Look { since: Time },
     /// A root is being put that no longer names these.
-    Put {
-        dropped: Dropped,
-    },
-}
-
-/// Whether the log has been read on account of a root that is newer than what is known.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LogRead {
-    Not,
-    Reading,
-    Done,
-}
-
-/// What the machine has to know of the others.
-#[derive(Clone, Copy)]
-pub(super) struct Surroundings {
-    /// The log has been read to its end.
-    pub running: bool,
-    /// No segment is being put.
-    pub can_put: bool,
-    /// Nor are there announcements that no segment has carried.
-    pub saved: bool,
-    /// There are sizes that are not noted.
-    pub unnoted: bool,
-    /// Reads wait for newer roots.
-    pub stranded: bool,
-    /// Fragments of roots that are kept are being counted: nothing may be deleted.
-    pub counting: bool,
-}
-
-impl Surroundings {
-    /// What a flush depends on: whether sizes are not noted, and whether nothing is being committed.
-    fn at_rest(self) -> (bool, bool) {
-        (self.unnoted, self.can_put && self.saved)
-    }
-}
-
-/// What others have to do.
-pub(super) enum MapEffect {
-    /// Newer roots are being looked for from now on: for the reads.
-    LookingForRoots,
-    /// The map is the newest there is: for the reads.
-    RootsSeen {
-        newer: bool,
-    },
-    /// The map is that of a root, which says what has moved: for the collector.
-    Adopted(Moved),
-    /// What the collector has begun comes to nothing.
-    Stopped,
-    /// The generation is this engine's: for the collector.
-    Owned(u64),
-    /// Roots of snapshots have gone: much may have become unnamed.
-    SnapshotsGone,
-    /// The next root is to be written: [`MapMaintenance::put_root`].
-    WriteRoot(u64),
-    /// The log is to be read on.
-    CatchUp,
-    /// The log is to be read anew, from the newest root.
-    Restart,
-    /// Likewise, while the volume is being opened.
-    OpenAnew,
-    Failed(OpenError),
-}
-
-/// How a rollback to a snapshot stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RollbackMap {
-    Known,
-    Missing,
+    Put { dropped: Dropped },
 }
 
 /// The map of a volume, and who maintains it.
@@ -174,11 +87,6 @@ pub(super) struct MapMaintenance {
     effects: VecDeque<MapEffect>,
     /// The generation claimed here, as long as nobody is known to have claimed a later one.
     generation: Option<u64>,
-    /// So many roots are to be written although the map is what the newest says: until none that is kept names what
-    /// merges have replaced.
-    renew: usize,
-    /// Segments or bundles are dropped, and no root says so; or only the newest does.
-    objects_unwritten: bool,
     /// No newer root was there a moment ago.
     fresh: bool,
     /// Somebody may have taken over.
@@ -197,8 +105,6 @@ impl MapMaintenance {
             step: MapStep::Idle,
             effects: VecDeque::new(),
             generation: None,
-            renew: 0,
-            objects_unwritten: false,
             fresh: false,
             suspicious: false,
             stale: false,
@@ -290,18 +196,17 @@ impl MapMaintenance {
 
     /// No root is to name what the map no longer has.
     pub fn renew_roots(&mut self) {
-        self.renew = ROOTS_KEPT;
+        self.deletion.renew_roots();
     }
 
     /// Whether a root that is to be there for that is not.
     pub fn is_renewing(&self) -> bool {
-        self.renew > 0 || matches!(self.step, MapStep::Put { .. })
+        self.deletion.is_renewing() || matches!(self.step, MapStep::Put { .. })
     }
 
     /// These segments and bundles are not to be named by the next root.
     pub fn drop_objects(&mut self, objects: Vec<String>) {
         self.deletion.drop_objects(objects);
-        self.objects_unwritten = true;
     }
 
     /// Nor is this fragment of the second map.
@@ -353,7 +258,7 @@ impl MapMaintenance {
             return true;
         }
         let Some(from) = segment.footer.note.as_ref().map(|note| note.segment) else { return true };
-        let levels = match self.levels_of(cx.facts, cx.out, from) {
+        let levels = match self.rollback.levels_of(&self.writer, cx.out, cx.facts.spec().id, from) {
             SnapshotLevels::Wait => return false,
             SnapshotLevels::Levels(levels) => Some(levels),
             SnapshotLevels::Aside => None,
@@ -379,46 +284,16 @@ impl MapMaintenance {
 
     /// What was in the log when its reading began has been applied.
     pub fn caught_up(&mut self) {
-        if let MapStep::Newer { log: log @ LogRead::Reading, .. } = &mut self.step {
-            *log = LogRead::Done;
+        if let MapStep::Search(search) = &mut self.step {
+            search.log_read();
         }
     }
 
     // Maps of snapshots.
 
-    /// Where the map of the snapshot of that segment is, by the present map; begins to read it if that is to be.
-    fn levels_of(&mut self, facts: &Facts, out: &mut Outputs, from: u64) -> SnapshotLevels {
-        if self.writer.tree().is_set_aside(from) {
-            return SnapshotLevels::Aside;
-        }
-        match self.writer.roots().pin_of(from) {
-            Some(pin) => self.rollback.levels_in(out, facts.spec().id, pin),
-            None if self.writer.roots().is_pinning() => SnapshotLevels::Wait,
-            None if self.through() == from => {
-                SnapshotLevels::Levels(self.writer.tree().levels().clone())
-            }
-            None => SnapshotLevels::Missing(None),
-        }
-    }
-
-    /// Whether [`MapMaintenance::levels_of`] has an answer; begins to look for one if not.
-    fn is_levels_known(&mut self, cx: &mut Context<'_>, from: u64) -> bool {
-        if self.writer.tree().is_set_aside(from) {
-            return true;
-        }
-        match self.writer.roots().pin_of(from) {
-            Some(pin) if self.rollback.is_read(pin) => true,
-            Some(pin) => {
-                let _ = self.rollback.levels_in(cx.out, cx.facts.spec().id, pin);
-                false
-            }
-            None => !self.writer.roots().is_pinning(),
-        }
-    }
-
     /// Whether there is a map of the snapshot of that segment to roll back to.
     pub fn rollback_map(&mut self, cx: &mut Context<'_>, from: u64) -> RollbackMap {
-        match self.levels_of(cx.facts, cx.out, from) {
+        match self.rollback.levels_of(&self.writer, cx.out, cx.facts.spec().id, from) {
             SnapshotLevels::Missing(_) => {
                 self.stale = true;
                 RollbackMap::Missing
@@ -438,7 +313,10 @@ impl MapMaintenance {
             SnapshotOperation::Rollback { snapshot } => {
                 let found = cx.log.snapshots.named(snapshot).map(|snapshot| snapshot.segment);
                 // What cannot be is refused.
-                let known = found.is_none_or(|from| self.is_levels_known(cx, from));
+                let known = found.is_none_or(|from| {
+                    let volume = cx.facts.spec().id;
+                    self.rollback.is_levels_known(&self.writer, cx.out, volume, from)
+                });
                 known && self.writer.tree().set_aside() < SET_ASIDE_MAX
             }
             _ => self.writer.tree().set_aside() < SET_ASIDE_MAX,
@@ -447,11 +325,7 @@ impl MapMaintenance {
 
     /// What reading the root of a snapshot gave, for rolling back to it.
     pub fn base_read(&mut self, cx: &mut Context<'_>, pin: RootName, data: Option<Bytes>) {
-        let root = match data {
-            None => None,
-            data => roots::parse_pin(cx.out, cx.facts.spec(), pin, data),
-        };
-        self.rollback.handle_read(pin, root.map(|root| root.levels));
+        self.rollback.handle_read(cx.out, cx.facts.spec(), pin, data);
     }
 
     /// A root names one of a snapshot that is not there: there is a newer one.
@@ -527,7 +401,7 @@ impl MapMaintenance {
 
     /// Whether the map is no longer what the newest root says. Merges have one root together.
     pub fn is_root_due(&self, facts: &Facts) -> bool {
-        let wanted = (self.objects_unwritten || self.renew > 0) && !facts.is_stopping();
+        let wanted = self.deletion.wants_root() && !facts.is_stopping();
         self.generation.is_some() && self.writer.is_root_due(facts, wanted)
     }
 
@@ -535,16 +409,16 @@ impl MapMaintenance {
     pub fn advance(&mut self, cx: &mut Context<'_>, around: Surroundings) {
         match &mut self.step {
             MapStep::Idle => {}
-            MapStep::Newer { name, log: LogRead::Done, .. } => {
-                let key = catalog::root_key(cx.facts.spec().id, *name);
-                let (number, end) = (name.segment, cx.log.number);
-                let error = OpenError::Truncated { key, number, end };
-                return self.effect(MapEffect::Failed(error));
-            }
-            MapStep::Newer { log: log @ LogRead::Not, .. } if around.can_put => {
-                *log = LogRead::Reading;
-                return self.effect(MapEffect::CatchUp);
-            }
+            MapStep::Search(search) => match search.want_log(around.can_put) {
+                LogWanted::No => return,
+                LogWanted::Read => return self.effect(MapEffect::CatchUp),
+                LogWanted::Ended(name) => {
+                    let key = catalog::root_key(cx.facts.spec().id, name);
+                    let (number, end) = (name.segment, cx.log.number);
+                    let error = OpenError::Truncated { key, number, end };
+                    return self.effect(MapEffect::Failed(error));
+                }
+            },
             _ => return,
         }
         if std::mem::take(&mut self.stale) {
@@ -565,7 +439,7 @@ impl MapMaintenance {
             self.effect(MapEffect::WriteRoot(generation));
         } else if due || late && !cx.facts.is_stopping() || self.suspicious {
             self.step = MapStep::Look { since: now };
-            self.read_owner(cx, generation + 1);
+            read_owner(cx, generation + 1);
         } else if around.stranded {
             self.look_for_roots(cx.facts, cx.out, around.stranded, None);
         } else if self.deletion.is_audit_due() && !cx.facts.is_stopping() {
@@ -584,7 +458,7 @@ impl MapMaintenance {
         stranded: bool,
         claimed: Option<u64>,
     ) {
-        self.step = MapStep::Roots { claimed };
+        self.step = MapStep::Search(Search::new(claimed));
         self.effect(MapEffect::LookingForRoots);
         if stranded {
             let read = self.ancestors.look_at(out, 0);
@@ -602,7 +476,7 @@ impl MapMaintenance {
 
     pub fn ancestor_listed(&mut self, cx: &mut Context<'_>, which: usize, list: &[ObjectMeta]) {
         // What was begun may have come to nothing.
-        if matches!(self.step, MapStep::Roots { .. }) {
+        if matches!(&self.step, MapStep::Search(search) if search.is_listing()) {
             let read = self.ancestors.listed(cx.out, which, list);
             self.ancestors_read(cx.facts, cx.out, read);
         }
@@ -620,22 +494,23 @@ impl MapMaintenance {
     }
 
     pub fn roots_listed(&mut self, cx: &mut Context<'_>, list: &[ObjectMeta]) {
-        let MapStep::Roots { claimed } = self.step else { return };
+        let MapStep::Search(search) = &self.step else { return };
+        if !search.is_listing() {
+            return;
+        }
         let volume = cx.facts.spec().id;
         let names = roots::names(volume, list);
-        if claimed.is_some() {
+        if search.claimed().is_some() {
             self.deletion.claim(names.iter().map(|name| catalog::root_key(volume, *name)));
         }
-        self.read_newer(cx, claimed, names);
+        self.read_newer(cx, search.claimed(), names);
     }
 
     /// Reads the newest of these roots, if it is newer than the one that the map goes on from.
-    fn read_newer(&mut self, cx: &mut Context<'_>, claimed: Option<u64>, mut older: Vec<RootName>) {
-        match older.pop().filter(|name| Some(*name) > self.writer.roots().newest()) {
-            Some(name) => {
-                self.step = MapStep::ReadRoot { claimed, older };
-                roots::read(cx.out, cx.facts.spec().id, name);
-            }
+    fn read_newer(&mut self, cx: &mut Context<'_>, claimed: Option<u64>, names: Vec<RootName>) {
+        let newest = self.writer.roots().newest();
+        match Search::read(cx.out, cx.facts.spec().id, claimed, names, newest) {
+            Some(search) => self.step = MapStep::Search(search),
             None => self.roots_seen(cx, claimed, false),
         }
     }
@@ -648,21 +523,14 @@ impl MapMaintenance {
         name: RootName,
         data: Option<Bytes>,
     ) -> Option<(Option<u64>, Root)> {
-        let MapStep::ReadRoot { claimed, older } = std::mem::take(&mut self.step) else {
-            return None;
-        };
-        let Some(data) = data else {
-            self.look_for_roots(cx.facts, cx.out, stranded, claimed);
-            return None;
-        };
-        let announce_max = cx.facts.config().announce_entries_max;
-        match roots::parse(cx.out, cx.facts.spec(), announce_max, name, &data) {
-            Some(root) => Some((claimed, root)),
-            None => {
-                self.read_newer(cx, claimed, older);
-                None
-            }
+        let MapStep::Search(search) = std::mem::take(&mut self.step) else { return None };
+        let claimed = search.claimed();
+        match search.root_read(cx.out, cx.facts, name, data)? {
+            RootRead::Root(root) => return Some((claimed, root)),
+            RootRead::Gone => self.look_for_roots(cx.facts, cx.out, stranded, claimed),
+            RootRead::Damaged(older) => self.read_newer(cx, claimed, older),
         }
+        None
     }
 
     /// Goes on from a newer root, as soon as the log has been applied up to there.
@@ -673,8 +541,7 @@ impl MapMaintenance {
         name: RootName,
         root: Root,
     ) {
-        let (root, log) = (Box::new(root), LogRead::Not);
-        self.step = MapStep::Newer { claimed, name, root, log };
+        self.step = MapStep::Search(Search::found(claimed, name, root));
         self.adopt_if_reached(cx);
     }
 
@@ -700,83 +567,43 @@ impl MapMaintenance {
 
     /// Goes on from a newer root that was read, if the log has been applied up to there.
     pub fn adopt_if_reached(&mut self, cx: &mut Context<'_>) {
-        let reached = |root: &Root| root.state.number <= cx.log.number;
-        if !matches!(&self.step, MapStep::Newer { root, .. } if reached(root)) {
-            return;
-        }
-        let MapStep::Newer { claimed, name, root, .. } = std::mem::take(&mut self.step) else {
-            return;
-        };
-        let number = root.state.number;
-        if number < self.through() || self.writer.tree().is_rolled_back_after(number) {
+        let MapStep::Search(search) = &mut self.step else { return };
+        let Some(number) = search.reached(cx.log.number) else { return };
+        let through = self.writer.roots().through();
+        if number < through || self.writer.tree().is_rolled_back_after(number) {
             // The table begins later than that.
-            let rebuild = Box::new(Rebuild::new(cx.facts, root.state.clone()));
-            self.step = MapStep::Older { claimed, name, root, rebuild };
+            search.rebuild(cx.facts);
         } else {
-            self.adopt(cx, claimed, name, *root, None);
+            self.adopt_found(cx);
         }
     }
 
     /// Reads again what the segments after a root say.
     pub fn advance_rebuild(&mut self, cx: &mut Context<'_>, stranded: bool) {
-        let volume = cx.facts.spec().id;
-        while let MapStep::Older { claimed, root, rebuild, .. } = &mut self.step {
-            if rebuild.has_reached(cx.log.number) {
-                let step = std::mem::take(&mut self.step);
-                if let MapStep::Older { claimed, name, root, rebuild } = step {
-                    self.adopt(cx, claimed, name, *root, Some(*rebuild));
-                }
-                return;
-            }
-            let segment = match rebuild.next(cx.facts, cx.out) {
-                ReplayStep::Apply(segment) => segment,
-                ReplayStep::Wait => return,
-                // It was there when that root was the newest; if it still is, opening says what is wrong.
-                ReplayStep::End | ReplayStep::Failed(_) => return self.effect(MapEffect::Restart),
-            };
-            let mut levels = None;
-            if let Some(from) = rebuild.needs(&segment) {
-                let found = match root.pins.get(&from) {
-                    Some(pin) => self.rollback.levels_in(cx.out, volume, *pin),
-                    None => SnapshotLevels::Missing(None),
-                };
-                match found {
-                    SnapshotLevels::Levels(found) => levels = Some(found),
-                    SnapshotLevels::Missing(pin) => {
-                        let claimed = *claimed;
-                        if !self.rollback.misses(pin) {
-                            return self.base_lost(cx.facts, pin);
-                        }
-                        // There should be a newer one.
-                        return self.look_for_roots(cx.facts, cx.out, stranded, claimed);
-                    }
-                    SnapshotLevels::Wait | SnapshotLevels::Aside => {
-                        return rebuild.put_back(segment);
-                    }
-                }
-            }
-            if rebuild.apply(&segment, levels).is_err() {
-                return self.effect(MapEffect::Restart);
-            }
+        let MapStep::Search(search) = &mut self.step else { return };
+        let claimed = search.claimed();
+        match search.advance(cx, &mut self.rollback) {
+            Reached::NotYet => {}
+            Reached::Yes => self.adopt_found(cx),
+            // It was there when that root was the newest; if it still is, opening says what is wrong.
+            Reached::Never => self.effect(MapEffect::Restart),
+            Reached::WithoutPin(pin) => self.base_lost(cx.facts, pin),
+            // There should be a newer one.
+            Reached::Outdated => self.look_for_roots(cx.facts, cx.out, stranded, claimed),
         }
     }
 
     pub fn rebuild_read(&mut self, number: u64, part: Part, data: Option<Bytes>) {
-        if let MapStep::Older { rebuild, .. } = &mut self.step {
-            rebuild.handle_part(number, part, data);
+        if let MapStep::Search(search) = &mut self.step {
+            search.handle_part(number, part, data);
         }
     }
 
-    /// Goes on from a newer root; `rebuild` is what the segments after it say, if the present tables are not
-    /// that.
-    fn adopt(
-        &mut self,
-        cx: &mut Context<'_>,
-        claimed: Option<u64>,
-        name: RootName,
-        root: Root,
-        rebuild: Option<Rebuild>,
-    ) {
+    /// Goes on from the newer root that was found and reached.
+    fn adopt_found(&mut self, cx: &mut Context<'_>) {
+        let MapStep::Search(search) = std::mem::take(&mut self.step) else { return };
+        let claimed = search.claimed();
+        let Some((name, root, rebuild)) = search.into_found() else { return };
         let Root { generation, state, levels, pins, moved } = root;
         self.effect(MapEffect::Adopted(moved));
         let through = state.number;
@@ -793,8 +620,6 @@ impl MapMaintenance {
         self.writer.stop();
         self.generation = None;
         self.deletion.stop();
-        self.objects_unwritten = false;
-        self.renew = 0;
         self.effect(MapEffect::Stopped);
     }
 
@@ -816,29 +641,12 @@ impl MapMaintenance {
     fn begin_claim(&mut self, cx: &mut Context<'_>) {
         self.fresh = false;
         self.step = MapStep::Claim;
-        cx.out.list(ObjectPurpose::ListOwners, catalog::owner_prefix(cx.facts.spec().id));
-    }
-
-    pub fn owners_listed(&mut self, cx: &mut Context<'_>, list: &[ObjectMeta]) {
-        let prefix = catalog::owner_prefix(cx.facts.spec().id);
-        let claimed = list.iter().filter_map(|meta| catalog::parse_number(&prefix, &meta.key));
-        self.claim(cx, claimed.max().unwrap_or(0) + 1);
-    }
-
-    fn claim(&mut self, cx: &mut Context<'_>, generation: u64) {
-        let key = catalog::owner_key(cx.facts.spec().id, generation);
-        let data = vec![catalog::encode_owner(cx.facts.incarnation()).into()];
-        cx.out.put(ObjectPurpose::PutOwner(generation), key, data);
+        generations::list(cx);
     }
 
     /// Nobody else has the generation, by this put or by one that was thought to have failed.
     pub fn claimed(&mut self, cx: &mut Context<'_>, stranded: bool, generation: u64) {
         self.look_for_roots(cx.facts, cx.out, stranded, Some(generation));
-    }
-
-    pub fn read_owner(&mut self, cx: &mut Context<'_>, generation: u64) {
-        let key = catalog::owner_key(cx.facts.spec().id, generation);
-        cx.out.read(ObjectPurpose::ReadOwner(generation), key);
     }
 
     /// Who has claimed a generation, if anybody has.
@@ -850,14 +658,11 @@ impl MapMaintenance {
         data: Option<Bytes>,
     ) {
         match self.step {
-            // An engine claims a generation once at most: what names it is its own.
-            MapStep::Claim => match data {
-                Some(data) if data == catalog::encode_owner(cx.facts.incarnation()).as_bytes() => {
+            MapStep::Claim => {
+                if generations::is_claimed(cx, generation, data) {
                     self.claimed(cx, around.stranded, generation);
                 }
-                Some(_) => self.claim(cx, generation + 1),
-                None => self.claim(cx, generation),
-            },
+            }
             MapStep::Look { since } => {
                 self.step = MapStep::Idle;
                 self.looked(cx, around, generation, since, data.is_some());
@@ -925,14 +730,9 @@ impl MapMaintenance {
         if !self.writer.roots().has_levels() {
             return;
         }
-        self.renew = self.renew.saturating_sub(1);
         let mut dropped = self.deletion.take_dropped();
         self.writer.put_root(cx, generation, moved, &mut dropped);
-        if dropped.has_pins() {
-            self.renew = self.renew.max(1);
-        }
-        // Nothing is deleted before the root that named it is no longer kept.
-        self.objects_unwritten = dropped.has_objects();
+        self.deletion.root_made(&dropped);
         self.step = MapStep::Put { dropped };
     }
 
@@ -942,8 +742,7 @@ impl MapMaintenance {
         let named: u64 = self.writer.root_put(name);
         let pins = self.writer.roots().pins().len() as u64;
         let reads = facts.config().audit_bytes.saturating_mul(pins);
-        let (volume, due) = (facts.spec().id, delete_at(facts));
-        if self.deletion.root_put(volume, (name, dropped), due, named, reads) {
+        if self.deletion.root_put(facts, (name, dropped), named, reads) {
             self.effect(MapEffect::SnapshotsGone);
         }
     }
@@ -951,40 +750,22 @@ impl MapMaintenance {
     // The audit of objects that no root names.
 
     fn begin_audit(&mut self, cx: &mut Context<'_>) {
-        self.deletion.begin_audit();
         self.step = MapStep::Listing;
-        cx.out.list(ObjectPurpose::ListFragments, catalog::fragment_prefix(cx.facts.spec().id));
+        self.deletion.begin_audit(cx.facts, cx.out);
     }
 
     pub fn fragments_listed(&mut self, cx: &mut Context<'_>, moved: &Tree, list: &[ObjectMeta]) {
         let Some(generation) = self.generation else { return };
         let mapped = mapped(self.writer.tree(), moved);
-        self.deletion.fragments_listed(cx.facts.spec().id, generation, mapped, list);
-        cx.out.list(ObjectPurpose::ListPins, catalog::pin_prefix(cx.facts.spec().id));
+        self.deletion.fragments_listed(cx, generation, mapped, list);
     }
 
     pub fn pins_listed(&mut self, cx: &mut Context<'_>, moved: &Tree, list: &[ObjectMeta]) {
         let Some(generation) = self.generation else { return };
-        let (volume, pins, due) =
-            (cx.facts.spec().id, self.writer.roots().pins(), delete_at(cx.facts));
-        self.deletion.pins_listed(volume, generation, pins, due, list);
+        let pins = self.writer.roots().pins();
+        self.deletion.pins_listed(cx.facts, generation, pins, list);
         self.step = MapStep::Idle;
-        self.audit_on(cx, moved);
-    }
-
-    /// Reads the next root of a snapshot, or comes to an end.
-    fn audit_on(&mut self, cx: &mut Context<'_>, moved: &Tree) {
-        if cx.facts.is_stopping() {
-            return self.deletion.stop_audit();
-        }
-        match self.deletion.audit_next() {
-            AuditStep::Nothing => {}
-            AuditStep::Read(name) => roots::read_pin(cx.out, cx.facts.spec().id, name),
-            AuditStep::End => {
-                let (generation, due) = (self.generation.unwrap_or(0), delete_at(cx.facts));
-                self.deletion.end_audit(generation, mapped(self.writer.tree(), moved), due);
-            }
-        }
+        self.deletion.audit_on(cx, Some(generation), mapped(self.writer.tree(), moved));
     }
 
     /// What reading the root of a snapshot gave, on behalf of an audit.
@@ -995,22 +776,15 @@ impl MapMaintenance {
         name: RootName,
         data: Option<Bytes>,
     ) {
-        if !self.deletion.take_audited(name) {
-            return;
-        }
-        let pinned = self.deletion.is_pinned(name, self.writer.roots().pins());
-        if data.is_none() && pinned && self.deletion.misses_pin(name) {
-            self.suspicious = true;
-            return;
-        }
-        // It may have been deleted since, as nothing needs it any more.
-        if data.is_some() || pinned {
-            match roots::parse_pin(cx.out, cx.facts.spec(), name, data) {
-                Some(root) => self.deletion.audited(&root),
-                None => return self.deletion.stop_audit(),
+        let pins = self.writer.roots().pins();
+        match self.deletion.pin_read(cx, pins, name, data) {
+            PinRead::Audited => {
+                let mapped = mapped(self.writer.tree(), moved);
+                self.deletion.audit_on(cx, self.generation, mapped);
             }
+            PinRead::Missing => self.suspicious = true,
+            PinRead::Nothing => {}
         }
-        self.audit_on(cx, moved);
     }
 }
 
@@ -1019,9 +793,4 @@ fn mapped<'a>(tree: &'a Tree, moved: &'a Tree) -> impl Iterator<Item = FragmentI
     let fragments = tree.levels().fragments().chain(tree.under_way());
     let fragments = fragments.chain(moved.levels().fragments()).chain(moved.under_way());
     fragments.map(|fragment| fragment.id)
-}
-
-/// When something may be deleted that no root names from now on.
-fn delete_at(facts: &Facts) -> Time {
-    facts.now().after(facts.config().delete_delay)
 }

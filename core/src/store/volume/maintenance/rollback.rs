@@ -10,9 +10,13 @@
 
 use super::super::outputs::Outputs;
 use super::super::purpose::ObjectPurpose;
+use super::super::roots;
+use super::writer::MapWriter;
 use crate::block::VolumeId;
+use crate::store::VolumeSpec;
 use crate::store::catalog::{self, RootName};
 use crate::store::map::levels::Levels;
+use bytes::Bytes;
 
 /// Where the map of a snapshot is.
 #[derive(Clone, Debug)]
@@ -38,6 +42,48 @@ pub(super) struct RollbackRoots {
 }
 
 impl RollbackRoots {
+    /// Where the map of the snapshot of that segment is, by the present map; begins to read it if that is to be.
+    pub fn levels_of(
+        &mut self,
+        map: &MapWriter,
+        out: &mut Outputs,
+        volume: VolumeId,
+        from: u64,
+    ) -> SnapshotLevels {
+        if map.tree().is_set_aside(from) {
+            return SnapshotLevels::Aside;
+        }
+        match map.roots().pin_of(from) {
+            Some(pin) => self.levels_in(out, volume, pin),
+            None if map.roots().is_pinning() => SnapshotLevels::Wait,
+            None if map.roots().through() == from => {
+                SnapshotLevels::Levels(map.tree().levels().clone())
+            }
+            None => SnapshotLevels::Missing(None),
+        }
+    }
+
+    /// Whether [`RollbackRoots::levels_of`] has an answer; begins to look for one if not.
+    pub fn is_levels_known(
+        &mut self,
+        map: &MapWriter,
+        out: &mut Outputs,
+        volume: VolumeId,
+        from: u64,
+    ) -> bool {
+        if map.tree().is_set_aside(from) {
+            return true;
+        }
+        match map.roots().pin_of(from) {
+            Some(pin) if self.is_read(pin) => true,
+            Some(pin) => {
+                let _ = self.levels_in(out, volume, pin);
+                false
+            }
+            None => !map.roots().is_pinning(),
+        }
+    }
+
     /// What that root of a snapshot says; begins to read it if that is not known.
     pub fn levels_in(
         &mut self,
@@ -63,14 +109,24 @@ impl RollbackRoots {
     }
 
     /// Whether that root has been read, or was not there.
-    pub fn is_read(&self, pin: RootName) -> bool {
+    fn is_read(&self, pin: RootName) -> bool {
         self.read.as_ref().is_some_and(|(name, _)| *name == pin)
     }
 
-    /// What reading the root gave; nothing if it is not there or damaged.
-    pub fn handle_read(&mut self, pin: RootName, levels: Option<Levels>) {
+    /// What reading the root gave; nothing if it is not there.
+    pub fn handle_read(
+        &mut self,
+        out: &mut Outputs,
+        spec: &VolumeSpec,
+        pin: RootName,
+        data: Option<Bytes>,
+    ) {
+        let root = match data {
+            None => None,
+            data => roots::parse_pin(out, spec, pin, data),
+        };
         self.reading = None;
-        self.read = Some((pin, levels));
+        self.read = Some((pin, root.map(|root| root.levels)));
     }
 
     /// What the segment makes the map that is to be applied next.
