@@ -11,12 +11,17 @@
 //! | [`moved`] | the second map: which segment has moved where |
 //! | [`usage`] | how much of each segment is named, and which to empty |
 //! | [`marks`] | what is named of those that are being emptied |
-//! | [`round`] | one reading of all fragments, and the moves |
+//! | `scan` | one reading of all fragments |
+//! | `emptying` | the moves |
+//! | [`round`] | the two, one after the other |
 
 pub mod bundle;
+mod emptying;
 pub mod marks;
 pub mod moved;
+mod output;
 pub mod round;
+mod scan;
 pub mod usage;
 
 pub use round::Round;
