@@ -9,46 +9,26 @@
 //! and which writes the store has committed.
 
 pub(crate) mod format;
-mod held;
+mod frames;
+mod memory;
 pub(crate) mod recovery;
+mod stability;
 
 pub use format::{
     FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameRef, Geometry, JOURNAL_VERSION, JournalError,
     MAX_FRAME_BYTES, MIN_FILE_BYTES, OtherVersion, PAGE_BYTES, create_plan,
 };
+pub(crate) use frames::Frame;
 pub use recovery::{Recovered, Recovery, Report};
+pub(crate) use stability::FinishedOperation;
 
 use super::io::DiskOperation;
 use crate::block::{Epoch, Seq, Time};
 use crate::record::{Kind, RECORD_VERSION};
 use bytes::{Bytes, BytesMut};
-use std::collections::VecDeque;
-
-/// A frame that the store has not committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
-    /// Where it is: address, number, checksum of the one before.
-    pub at: FrameRef,
-    /// Bytes in its file.
-    pub bytes: u64,
-    /// Bytes of records.
-    pub body_bytes: u64,
-    /// First number in it; `last + 1` if empty.
-    pub first: Seq,
-    /// Last number in or before it.
-    pub last: Seq,
-    /// The time of the acknowledgment of its first record.
-    pub born: Time,
-}
-
-// `Config` relies on it: a deque of frames may have room for as many again.
-const _: () = assert!(size_of::<Frame>() <= 72);
-
-impl Frame {
-    pub(crate) fn end(&self) -> u64 {
-        self.at.addr + self.bytes
-    }
-}
+use frames::Frames;
+use memory::FrameMemory;
+use stability::{Stability, Unstable};
 
 /// The open frame, which takes records.
 #[derive(Debug)]
@@ -64,35 +44,6 @@ struct OpenFrame {
     newest: u8,
 }
 
-/// A sealed frame in memory.
-#[derive(Debug)]
-struct SealedFrame {
-    addr: u64,
-    data: Bytes,
-    charge: u64,
-}
-
-impl SealedFrame {
-    fn end(&self) -> u64 {
-        self.addr + self.data.len() as u64
-    }
-}
-
-/// The facts that become true when a sealed frame is on stable storage.
-#[derive(Clone, Copy, Debug)]
-struct Unstable {
-    end: u64,
-    last: Seq,
-    tail_addr: u64,
-    born: Time,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InFlight {
-    Write { id: u64, file: u32, end: u64, sync: bool },
-    Sync { id: u64, file: u32 },
-}
-
 /// The present place of the bytes at an address.
 pub(crate) enum BytesAt {
     /// In memory.
@@ -101,17 +52,6 @@ pub(crate) enum BytesAt {
     Disk { file: u32 },
     /// Recycled.
     Gone,
-}
-
-/// The meaning of a finished operation for the volume.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum FinishedOperation {
-    /// Not an operation of the journal.
-    NotOurs,
-    /// Success.
-    Done,
-    /// The journal has just latched.
-    Failed(String),
 }
 
 const PAGE: u64 = PAGE_BYTES;
@@ -138,37 +78,17 @@ pub(crate) struct Journal {
     next_seq: Seq,
     open: Option<OpenFrame>,
     /// Sealed frames in memory, without gaps up to the head, except at ends of files.
-    groups: VecDeque<SealedFrame>,
-    frames: VecDeque<Frame>,
-    /// Committed frames to keep until [`Journal::release`], if the journal has to keep any.
-    held: Option<VecDeque<Frame>>,
-    unstable: VecDeque<Unstable>,
-    /// Everything below this address is written: it is in the page cache at least.
-    written: u64,
-    written_seq: Seq,
-    /// Everything below this address is on stable storage.
-    stable: u64,
-    stable_seq: Seq,
-    /// A stable frame says that recovery starts here.
-    published: u64,
-    /// Files with writes since their last sync.
-    unsynced_files: VecDeque<u32>,
-    /// Recovery has adopted frames that have had no sync yet. Their tail counts after the sync.
-    adopting: Option<u64>,
-    in_flight: Option<InFlight>,
+    memory: FrameMemory,
+    frames: Frames,
+    disk: Stability,
     /// The end of the frame that begins this epoch, once it exists.
     epoch_frame_end: Option<u64>,
     /// Reads under way in each file.
     pins: Vec<u32>,
-    memory: u64,
-    memory_max: u64,
     frame_max: u64,
-    spare: Option<BytesMut>,
     /// Size of the buffer of a new frame: that of the longest frame of late. It keeps copies of a
     /// growing frame few, and empty room small.
     frame_hint: u64,
-    /// Bytes of records in `frames`.
-    uncommitted_bytes: u64,
 }
 
 impl Journal {
@@ -200,35 +120,18 @@ impl Journal {
             prev_crc: known.prev_crc,
             next_seq: known.last.max(committed) + 1,
             open: None,
-            groups: VecDeque::new(),
-            frames: known.frames(now),
-            held: known.versions.as_ref().map(|_| VecDeque::new()),
-            unstable: VecDeque::new(),
-            written: known.end,
-            written_seq: 0,
-            stable: known.tail.addr,
-            stable_seq: 0,
-            published: 0,
-            unsynced_files: VecDeque::new(),
-            adopting: None,
-            in_flight: None,
+            memory: FrameMemory::new(memory_max.max(4 * frame_max)),
+            frames: Frames::new(known.frames(now), known.versions.is_some()),
+            disk: Stability::new(known.end, known.tail.addr),
             epoch_frame_end: None,
             pins: vec![0; geometry.files as usize],
-            memory: 0,
-            memory_max: memory_max.max(4 * frame_max),
             frame_max,
-            spare: None,
             frame_hint: 4 * PAGE,
-            uncommitted_bytes: 0,
         };
-        journal.uncommitted_bytes = journal.frames.iter().map(|frame| frame.body_bytes).sum();
         if memory_only {
-            journal.stable = known.end;
+            journal.disk = Stability::new(known.end, known.end);
         } else if known.used {
-            // The recovered bytes may never have left the page cache of the run before. That also
-            // holds for the frame that names the tail, which may lie anywhere.
-            journal.unsynced_files = (0..geometry.files).collect();
-            journal.adopting = Some(known.tail.addr);
+            journal.disk.adopt(geometry.files, known.tail.addr);
         }
         journal.commit(committed);
         journal
@@ -241,7 +144,7 @@ impl Journal {
 
     /// Whether the epoch is on record, so that the volume may acknowledge writes.
     pub(crate) fn is_ready(&self) -> bool {
-        self.memory_only || self.epoch_frame_end.is_some_and(|end| end <= self.stable)
+        self.memory_only || self.epoch_frame_end.is_some_and(|end| end <= self.disk.stable())
     }
 
     pub(crate) fn is_memory_only(&self) -> bool {
@@ -254,21 +157,17 @@ impl Journal {
 
     /// The last number on stable storage; everything before it is too.
     pub(crate) fn stable_seq(&self) -> Seq {
-        self.stable_seq
+        self.disk.stable_seq()
     }
 
     /// The last number in the files, synced or not. It survives the end of the process.
     pub(crate) fn written_seq(&self) -> Seq {
-        self.written_seq
+        self.disk.written_seq()
     }
 
     /// Whether all appended records are on stable storage.
     pub(crate) fn is_stable(&self) -> bool {
-        self.memory_only
-            || (self.open.is_none()
-                && self.unstable.is_empty()
-                && self.adopting.is_none()
-                && self.in_flight.is_none())
+        self.memory_only || (self.open.is_none() && self.disk.is_all_stable())
     }
 
     /// The time of the acknowledgment of the oldest write that is not on stable storage.
@@ -276,19 +175,18 @@ impl Journal {
         if self.memory_only {
             return None;
         }
-        let sealed = self.unstable.front().map(|unstable| unstable.born);
-        sealed.or(self.open.as_ref().map(|open| open.born))
+        self.disk.oldest_unstable().or(self.open.as_ref().map(|open| open.born))
     }
 
     /// Bytes written and not synced.
     pub(crate) fn unsynced_bytes(&self) -> u64 {
-        self.written - self.stable.min(self.written)
+        self.disk.unsynced_bytes()
     }
 
     /// The address below which all writes are committed.
     pub(crate) fn tail(&self) -> u64 {
         let open = self.open.as_ref().map_or(self.head, |open| open.addr);
-        self.frames.front().map_or(open, |frame| frame.at.addr)
+        self.frames.first().map_or(open, |frame| frame.at.addr)
     }
 
     /// Addresses below are gone.
@@ -304,17 +202,17 @@ impl Journal {
 
     /// Bytes of its capacity.
     pub(crate) fn capacity_bytes(&self) -> u64 {
-        if self.memory_only { self.memory_max } else { self.geometry.ring() }
+        if self.memory_only { self.memory.max() } else { self.geometry.ring() }
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.memory
+        self.memory.bytes()
     }
 
     /// Bytes of records that the store has not committed.
     pub(crate) fn lag_bytes(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.data.len() - FRAME_HEADER_BYTES);
-        self.uncommitted_bytes + open as u64
+        self.frames.body_bytes() + open as u64
     }
 
     /// The time of the acknowledgment of the oldest uncommitted write.
@@ -325,22 +223,22 @@ impl Journal {
 
     /// Frames that the drain may send, from the one at or after `addr` on.
     pub(crate) fn drainable(&self, addr: u64) -> impl Iterator<Item = &Frame> {
-        let limit = if self.memory_only { u64::MAX } else { self.stable };
-        let start = self.frames.partition_point(|frame| frame.at.addr < addr);
-        self.frames.range(start..).take_while(move |frame| frame.end() <= limit)
+        let limit = if self.memory_only { u64::MAX } else { self.disk.stable() };
+        self.frames.from(addr).take_while(move |frame| frame.end() <= limit)
     }
 
     /// The first uncommitted number that the journal holds, or will hold. The same frame may hold
     /// committed numbers before it.
     pub(crate) fn first_uncommitted(&self) -> Seq {
         let open = self.open.as_ref().map_or(self.next_seq, |open| open.first);
-        self.frames.front().map_or(open, |frame| frame.first)
+        self.frames.first().map_or(open, |frame| frame.first)
     }
 
     /// Bytes from `addr` on that the drain may send, headers and padding included.
     pub(crate) fn drainable_bytes(&self, addr: u64) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.data.len() as u64);
-        let end = if self.memory_only { self.head + open } else { self.stable.min(self.head) };
+        let end =
+            if self.memory_only { self.head + open } else { self.disk.stable().min(self.head) };
         end.saturating_sub(addr.max(self.tail()))
     }
 
@@ -390,14 +288,15 @@ impl Journal {
 
     fn can_enter(&self, file_start: u64) -> bool {
         let lap_before = (file_start + self.geometry.area()).saturating_sub(self.geometry.ring());
-        self.published >= lap_before && self.pins[self.geometry.file(file_start) as usize] == 0
+        self.disk.published() >= lap_before
+            && self.pins[self.geometry.file(file_start) as usize] == 0
     }
 
     /// Whether only the publication of the tail is missing for the next file to be free.
     pub(crate) fn publishing_helps(&self) -> bool {
         let lap_before =
             (self.file_end + self.geometry.area()).saturating_sub(self.geometry.ring());
-        !self.memory_only && self.published < lap_before && self.kept() >= lap_before
+        !self.memory_only && self.disk.published() < lap_before && self.kept() >= lap_before
     }
 
     /// Address and longest length of a frame of at least `need` bytes, if there is room.
@@ -452,85 +351,50 @@ impl Journal {
         }
         let Some(open) = &mut self.open else { return false };
         open.data.reserve((want - len) as usize);
-        self.memory += (open.data.capacity() as u64).saturating_sub(have);
+        self.memory.grew(have, open.data.capacity() as u64);
         true
     }
 
     fn buffer(&mut self, bytes: u64) -> Option<BytesMut> {
-        if let Some(spare) = self.spare.take_if(|spare| {
-            let capacity = spare.capacity() as u64;
-            capacity >= bytes && capacity <= 2 * bytes
-        }) {
+        if let Some(spare) = self.memory.take_spare(bytes) {
             return Some(spare);
         }
-        if !self.reclaim(bytes) {
-            return None;
-        }
-        let data = BytesMut::with_capacity(bytes as usize);
-        self.memory += data.capacity() as u64;
-        Some(data)
+        self.reclaim(bytes).then(|| self.memory.allocate(bytes))
     }
 
     /// Frees memory until `bytes` more fit, if that is possible.
     fn reclaim(&mut self, bytes: u64) -> bool {
-        while self.memory + bytes > self.memory_max {
-            if let Some(spare) = self.spare.take() {
-                self.memory -= spare.capacity() as u64;
-            } else if !self.evict_oldest() {
-                return false;
-            }
-        }
-        true
+        let (fit, evicted) = self.memory.reclaim(bytes, self.copied_below());
+        self.evicted(evicted);
+        fit
     }
 
-    /// Drops the oldest frame from memory unless it is the only copy.
-    fn evict_oldest(&mut self) -> bool {
-        let tail = self.tail();
-        let Some(group) = self.groups.front() else { return false };
-        let end = group.end();
-        if end > self.stable.min(self.memory_from) && !(self.memory_only && end <= tail) {
-            return false;
-        }
+    /// Frames that end here or before need not be in memory: the disk has them, or nobody needs
+    /// them.
+    fn copied_below(&self) -> u64 {
+        let on_disk = self.disk.stable().min(self.memory_from);
+        if self.memory_only { on_disk.max(self.tail()) } else { on_disk }
+    }
+
+    /// Frames up to that address have left the memory.
+    fn evicted(&mut self, end: u64) {
         if end > self.memory_from {
             self.floor = self.floor.max(end);
         }
-        if let Some(group) = self.groups.pop_front() {
-            self.recycle(group);
-        }
-        true
     }
 
     /// Stops using the copy in memory of the frame that holds `addr`. False if there is no copy, or
     /// no other one.
     pub(crate) fn drop_copy(&mut self, addr: u64) -> bool {
-        let mut dropped = false;
-        while let Some(end) = self.groups.front().filter(|g| g.addr <= addr).map(SealedFrame::end)
-            && self.evict_oldest()
-        {
-            dropped = addr < end;
-        }
-        dropped
+        let evicted = self.memory.drop_through(addr, self.copied_below());
+        self.evicted(evicted);
+        addr < evicted
     }
 
     /// Flips a bit in the memory of `addr`, as bad memory would.
     #[cfg(test)]
     pub(crate) fn rot(&mut self, addr: u64) {
-        let index = self.groups.partition_point(|group| group.end() <= addr);
-        let group = &mut self.groups[index];
-        let mut data = BytesMut::from(&group.data[..]);
-        data[(addr - group.addr) as usize] ^= 1;
-        group.data = data.freeze();
-    }
-
-    fn recycle(&mut self, group: SealedFrame) {
-        match group.data.try_into_mut() {
-            Ok(mut data) if self.spare.is_none() => {
-                data.clear();
-                self.memory = self.memory - group.charge + data.capacity() as u64;
-                self.spare = Some(data);
-            }
-            _ => self.memory -= group.charge,
-        }
+        self.memory.rot(addr);
     }
 
     /// Closes the open frame, if there is one.
@@ -542,11 +406,10 @@ impl Journal {
         let bytes = FrameHeader::frame_bytes_for(body as u64);
         data.resize(bytes as usize, 0);
         let charge = data.capacity() as u64;
-        self.memory += charge.saturating_sub(before);
+        self.memory.grew(before, charge);
 
         let at = FrameRef { addr, number: self.number, prev_crc: self.prev_crc, before: first - 1 };
-        let held = self.held.as_ref().and_then(VecDeque::front);
-        let tail = held.or(self.frames.front()).map_or(at, |frame| frame.at);
+        let tail = self.frames.first_kept().map_or(at, |frame| frame.at);
         let header = FrameHeader {
             journal: self.id,
             incarnation: self.incarnation,
@@ -557,7 +420,7 @@ impl Journal {
             first_seq: first,
             last_seq: last,
             tail,
-            synced_addr: self.stable.min(addr),
+            synced_addr: self.disk.stable().min(addr),
             prev_crc: self.prev_crc,
             newest,
         };
@@ -565,16 +428,10 @@ impl Journal {
         self.number += 1;
         self.head = addr + bytes;
         self.frame_hint = bytes.max((self.frame_hint - self.frame_hint / 8) / PAGE * PAGE);
-        self.frames.push_back(Frame { at, bytes, body_bytes: body as u64, first, last, born });
-        self.uncommitted_bytes += body as u64;
-        self.groups.push_back(SealedFrame { addr, data: data.freeze(), charge });
+        self.frames.push(Frame { at, bytes, body_bytes: body as u64, first, last, born });
+        self.memory.push(addr, data.freeze(), charge);
         if !self.memory_only {
-            self.unstable.push_back(Unstable {
-                end: addr + bytes,
-                last,
-                tail_addr: tail.addr,
-                born,
-            });
+            self.disk.sealed(Unstable { end: addr + bytes, last, tail_addr: tail.addr, born });
         }
     }
 
@@ -585,8 +442,7 @@ impl Journal {
         // At most one page beyond the limit. If the journal could not publish its tail, it would
         // never free the memory.
         let _ = self.reclaim(PAGE);
-        let mut data = BytesMut::with_capacity(PAGE as usize);
-        self.memory += data.capacity() as u64;
+        let mut data = self.memory.allocate(PAGE);
         self.enter(addr);
         data.resize(FRAME_HEADER_BYTES, 0);
         let (first, last) = (self.next_seq, self.next_seq - 1);
@@ -612,11 +468,11 @@ impl Journal {
         want_sync: bool,
         ids: &mut u64,
     ) -> Option<DiskOperation> {
-        if self.memory_only || self.in_flight.is_some() {
+        if self.memory_only || self.disk.is_busy() {
             return None;
         }
-        if self.adopting.is_some() {
-            return self.sync_file(ids);
+        if self.disk.is_adopting() {
+            return self.disk.sync_file(ids);
         }
         if self.epoch_frame_end.is_none() {
             if self.has_gap() || !self.seal_empty(now) {
@@ -625,94 +481,42 @@ impl Journal {
             self.epoch_frame_end = Some(self.head);
         }
         let want_sync = want_sync || !self.is_ready();
-        if self.written == self.last_sealed_end() {
+        if self.disk.written() == self.last_sealed_end() {
             self.seal();
         }
         let publish = want_sync
-            && self.written == self.last_sealed_end()
+            && self.disk.written() == self.last_sealed_end()
             && self.publishing_helps()
-            && self.unstable.iter().all(|unstable| unstable.tail_addr < self.kept());
+            && self.disk.publishes_only_below(self.kept());
         if publish {
             // If it has no place, it needs a sync of everything before it, or the release of the
             // pins on the next file. Both come back here.
             let _ = self.seal_empty(now);
         }
-        let index = self.groups.partition_point(|group| group.end() <= self.written);
-        if let Some(group) = self.groups.get(index) {
-            let (addr, end, data) = (group.addr, group.end(), group.data.clone());
+        if let Some((addr, data, last)) = self.memory.after(self.disk.written()) {
             let file = self.geometry.file(addr);
-            let last = index + 1 == self.groups.len();
-            if want_sync && last && self.unsynced_files.iter().any(|unsynced| *unsynced != file) {
-                return self.sync_file(ids);
+            if want_sync && last && self.disk.has_unsynced_but(file) {
+                return self.disk.sync_file(ids);
             }
-            let (id, sync) = (next(ids), want_sync && last);
-            self.note_unsynced(file);
-            self.in_flight = Some(InFlight::Write { id, file, end, sync });
+            let (end, sync) = (addr + data.len() as u64, want_sync && last);
+            let id = self.disk.begin_write(ids, file, end, sync);
             let offset = self.geometry.offset(addr);
             return Some(DiskOperation::Write { id, file, offset, data, sync });
         }
-        if want_sync && !self.unsynced_files.is_empty() { self.sync_file(ids) } else { None }
+        if want_sync { self.disk.sync_file(ids) } else { None }
     }
 
     fn last_sealed_end(&self) -> u64 {
-        self.groups.back().map_or(self.written, |group| group.end().max(self.written))
-    }
-
-    fn note_unsynced(&mut self, file: u32) {
-        if !self.unsynced_files.contains(&file) {
-            self.unsynced_files.push_back(file);
-        }
-    }
-
-    fn sync_file(&mut self, ids: &mut u64) -> Option<DiskOperation> {
-        let file = *self.unsynced_files.front()?;
-        let id = next(ids);
-        self.in_flight = Some(InFlight::Sync { id, file });
-        Some(DiskOperation::Sync { id, file })
+        self.memory.end().max(self.disk.written())
     }
 
     /// Takes the outcome of a write or sync.
     pub(crate) fn finish(&mut self, id: u64, error: Option<String>) -> FinishedOperation {
-        let (synced, ours) = match self.in_flight {
-            Some(InFlight::Write { id: ours, file, sync, .. }) => (sync.then_some(file), ours),
-            Some(InFlight::Sync { id: ours, file }) => (Some(file), ours),
-            None => return FinishedOperation::NotOurs,
-        };
-        if ours != id {
-            return FinishedOperation::NotOurs;
-        }
-        if let Some(error) = error {
-            let what = if synced.is_some() { "sync" } else { "write" };
+        let finished = self.disk.finish(id, error, self.next_seq - 1);
+        if let FinishedOperation::Failed(_) = finished {
             self.latch();
-            return FinishedOperation::Failed(format!("journal {what} failed: {error}"));
         }
-        if let Some(InFlight::Write { end, .. }) = self.in_flight.take() {
-            self.written = end;
-            let frames = self.unstable.partition_point(|unstable| unstable.end <= end);
-            if let Some(last) = frames.checked_sub(1).and_then(|last| self.unstable.get(last)) {
-                self.written_seq = self.written_seq.max(last.last);
-            }
-        }
-        if let Some(file) = synced {
-            self.unsynced_files.retain(|unsynced| *unsynced != file);
-            if self.unsynced_files.is_empty() {
-                self.became_stable();
-            }
-        }
-        FinishedOperation::Done
-    }
-
-    /// Everything written is synced.
-    fn became_stable(&mut self) {
-        self.stable = self.written;
-        if let Some(published) = self.adopting.take() {
-            self.published = self.published.max(published);
-            self.stable_seq = self.stable_seq.max(self.next_seq - 1);
-        }
-        while let Some(unstable) = self.unstable.pop_front_if(|u| u.end <= self.stable) {
-            self.stable_seq = self.stable_seq.max(unstable.last);
-            self.published = self.published.max(unstable.tail_addr);
-        }
+        finished
     }
 
     /// Writes nothing any more. Data that is not on stable storage lives in memory from now on.
@@ -723,29 +527,47 @@ impl Journal {
         }
         self.seal();
         self.memory_only = true;
-        self.memory_from = self.stable;
-        if self.adopting.take().is_some() {
-            // It had no sync in this run. But recovery read it from the disk, so it seems to be
-            // there. The drain may send it. No flush has relied on it.
-            self.memory_from = self.written;
-        }
-        self.in_flight = None;
-        self.unstable.clear();
+        self.memory_from = self.disk.stop();
     }
 
     /// The store has everything up to `seq`.
     pub(crate) fn commit(&mut self, seq: Seq) {
-        while let Some(frame) = self.frames.pop_front_if(|frame| frame.last <= seq) {
-            self.uncommitted_bytes -= frame.body_bytes;
-            if let Some(held) = self.held.as_mut().filter(|_| !self.memory_only) {
-                held.push_back(frame);
-            }
+        self.frames.commit(seq, !self.memory_only);
+        if self.memory_only {
+            let evicted = self.memory.drop_below(self.tail());
+            self.evicted(evicted);
         }
-        while self.memory_only && self.groups.front().is_some_and(|g| g.end() <= self.tail()) {
-            if !self.evict_oldest() {
-                break;
-            }
-        }
+    }
+
+    // --- what the store has ---
+
+    /// The address below which the journal needs nothing: the tail, or held frames before it.
+    fn kept(&self) -> u64 {
+        self.frames.first_held().map_or_else(|| self.tail(), |frame| frame.at.addr)
+    }
+
+    /// From now on holds committed frames until their release.
+    pub(crate) fn hold(&mut self) {
+        self.frames.hold();
+    }
+
+    /// Releases frames with numbers up to `seq`.
+    pub(crate) fn release(&mut self, seq: Seq) {
+        self.frames.release(seq);
+    }
+
+    /// Whether numbers are missing after the held frames, because another host had the volume
+    /// since. A frame of this epoch would name a held frame as its tail. Recovery could not walk
+    /// from there across the missing numbers. So the journal has to release the held frames first.
+    pub(crate) fn has_gap(&self) -> bool {
+        !self.memory_only
+            && self.epoch_frame_end.is_none()
+            && self.frames.last_held().is_some_and(|frame| frame.last + 1 < self.next_seq)
+    }
+
+    /// Address space of held frames, in bytes.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        if self.memory_only { 0 } else { self.tail() - self.kept() }
     }
 
     // --- reading ---
@@ -760,14 +582,8 @@ impl Journal {
             return part
                 .map_or(BytesAt::Gone, |part| BytesAt::Memory(Bytes::copy_from_slice(part)));
         }
-        let index = self.groups.partition_point(|group| group.end() <= addr);
-        if let Some(group) = self.groups.get(index)
-            && addr >= group.addr
-        {
-            let start = (addr - group.addr) as usize;
-            if start + bytes <= group.data.len() {
-                return BytesAt::Memory(group.data.slice(start..start + bytes));
-            }
+        if let Some(data) = self.memory.get(addr, bytes) {
+            return BytesAt::Memory(data);
         }
         if addr < self.floor || addr >= self.memory_from {
             return BytesAt::Gone;
@@ -789,9 +605,4 @@ impl Journal {
     pub(crate) fn unpin(&mut self, file: u32) {
         self.pins[file as usize] -= 1;
     }
-}
-
-fn next(ids: &mut u64) -> u64 {
-    *ids += 1;
-    *ids
 }

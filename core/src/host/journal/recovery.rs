@@ -16,7 +16,8 @@ use super::format::{
     FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameRef, Geometry, JournalError, MAX_FRAME_BYTES,
     PAGE_BYTES,
 };
-use super::{Frame, next};
+use super::frames::Frame;
+use super::stability::next;
 use crate::block::{Epoch, Range, Seq, Time, VolumeId};
 use crate::host::dirty::{DirtyMap, RecordPlace};
 use crate::host::io::{DiskOperation, DiskResult};

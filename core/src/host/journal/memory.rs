@@ -1,0 +1,150 @@
+//! Sealed frames in memory, within a limit in bytes.
+
+use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+
+/// A sealed frame in memory.
+#[derive(Debug)]
+struct SealedFrame {
+    addr: u64,
+    data: Bytes,
+    charge: u64,
+}
+
+impl SealedFrame {
+    fn end(&self) -> u64 {
+        self.addr + self.data.len() as u64
+    }
+}
+
+/// The frames in memory, in order of address, and their buffers.
+#[derive(Debug)]
+pub(super) struct FrameMemory {
+    groups: VecDeque<SealedFrame>,
+    spare: Option<BytesMut>,
+    /// Bytes of all buffers, including that of the open frame.
+    bytes: u64,
+    max: u64,
+}
+
+impl FrameMemory {
+    pub(super) fn new(max: u64) -> FrameMemory {
+        FrameMemory { groups: VecDeque::new(), spare: None, bytes: 0, max }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn max(&self) -> u64 {
+        self.max
+    }
+
+    // Buffers.
+
+    /// The spare buffer, if its size fits.
+    pub(super) fn take_spare(&mut self, bytes: u64) -> Option<BytesMut> {
+        self.spare.take_if(|spare| {
+            let capacity = spare.capacity() as u64;
+            capacity >= bytes && capacity <= 2 * bytes
+        })
+    }
+
+    pub(super) fn allocate(&mut self, bytes: u64) -> BytesMut {
+        let data = BytesMut::with_capacity(bytes as usize);
+        self.bytes += data.capacity() as u64;
+        data
+    }
+
+    /// A buffer of `before` bytes has `after` bytes now.
+    pub(super) fn grew(&mut self, before: u64, after: u64) {
+        self.bytes += after.saturating_sub(before);
+    }
+
+    /// Frees memory until `bytes` more fit. False if that is not possible. Only frames that end at
+    /// `below` or before may go. Also returns the end of the last frame that went, or 0.
+    pub(super) fn reclaim(&mut self, bytes: u64, below: u64) -> (bool, u64) {
+        let mut evicted = 0;
+        while self.bytes + bytes > self.max {
+            if let Some(spare) = self.spare.take() {
+                self.bytes -= spare.capacity() as u64;
+            } else if let Some(end) = self.evict_oldest(below) {
+                evicted = end;
+            } else {
+                return (false, evicted);
+            }
+        }
+        (true, evicted)
+    }
+
+    /// Drops the oldest frame, if it ends at `below` or before. Returns its end.
+    fn evict_oldest(&mut self, below: u64) -> Option<u64> {
+        let group = self.groups.pop_front_if(|group| group.end() <= below)?;
+        let end = group.end();
+        match group.data.try_into_mut() {
+            Ok(mut data) if self.spare.is_none() => {
+                data.clear();
+                self.bytes = self.bytes - group.charge + data.capacity() as u64;
+                self.spare = Some(data);
+            }
+            _ => self.bytes -= group.charge,
+        }
+        Some(end)
+    }
+
+    // Frames.
+
+    pub(super) fn push(&mut self, addr: u64, data: Bytes, charge: u64) {
+        self.groups.push_back(SealedFrame { addr, data, charge });
+    }
+
+    /// Drops the frames that begin at `addr` or before, as far as they end at `below` or before.
+    /// Returns the end of the last frame that went, or 0.
+    pub(super) fn drop_through(&mut self, addr: u64, below: u64) -> u64 {
+        let mut evicted = 0;
+        while self.groups.front().is_some_and(|group| group.addr <= addr)
+            && let Some(end) = self.evict_oldest(below)
+        {
+            evicted = end;
+        }
+        evicted
+    }
+
+    /// Drops the frames that end at `addr` or before. Returns the end of the last of them, or 0.
+    pub(super) fn drop_below(&mut self, addr: u64) -> u64 {
+        let mut evicted = 0;
+        while let Some(end) = self.evict_oldest(addr) {
+            evicted = end;
+        }
+        evicted
+    }
+
+    /// The end of the last frame; 0 without a frame.
+    pub(super) fn end(&self) -> u64 {
+        self.groups.back().map_or(0, SealedFrame::end)
+    }
+
+    /// The first frame that ends after `addr`: its address and bytes, and whether it is the last.
+    pub(super) fn after(&self, addr: u64) -> Option<(u64, Bytes, bool)> {
+        let index = self.groups.partition_point(|group| group.end() <= addr);
+        let group = self.groups.get(index)?;
+        Some((group.addr, group.data.clone(), index + 1 == self.groups.len()))
+    }
+
+    /// `bytes` bytes at `addr`.
+    pub(super) fn get(&self, addr: u64, bytes: usize) -> Option<Bytes> {
+        let index = self.groups.partition_point(|group| group.end() <= addr);
+        let group = self.groups.get(index).filter(|group| addr >= group.addr)?;
+        let start = (addr - group.addr) as usize;
+        (start + bytes <= group.data.len()).then(|| group.data.slice(start..start + bytes))
+    }
+
+    #[cfg(test)]
+    pub(super) fn rot(&mut self, addr: u64) {
+        let index = self.groups.partition_point(|group| group.end() <= addr);
+        let group = &mut self.groups[index];
+        let mut data = BytesMut::from(&group.data[..]);
+        data[(addr - group.addr) as usize] ^= 1;
+        group.data = data.freeze();
+    }
+}
