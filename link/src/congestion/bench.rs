@@ -160,22 +160,37 @@ struct Flow {
     srtt: f64,
     var: f64,
     latest: u64,
-    tokens: f64,
-    filled: u64,
+    pacer: Pacer,
     wake: u64,
     loss_time: u64,
     last_progress: u64,
     probes: u32,
     forced: u64,
-    // The receiver.
+    receiver: Receiver,
+    results: Results,
+}
+
+/// A token bucket.
+struct Pacer {
+    tokens: f64,
+    filled: u64,
+}
+
+/// The other end of a flow.
+#[derive(Default)]
+struct Receiver {
     expected: u64,
     unacked: Vec<u64>,
     ack_due: Option<u64>,
     ack_at: u64,
     stalls_at: u64,
-    // Results.
+}
+
+/// The outcome of a flow.
+#[derive(Default)]
+struct Results {
     acked: u64,
-    /// That, every 100 ms.
+    /// The value of `acked`, every 100 ms.
     marks: Vec<u64>,
     queue_drops: u64,
     sent_packets: u64,
@@ -262,22 +277,14 @@ impl Bench {
             srtt: 100.0 * MS as f64,
             var: 50.0 * MS as f64,
             latest: 100 * MS,
-            tokens: 10.0 * PACKET as f64,
-            filled: from,
+            pacer: Pacer { tokens: 10.0 * PACKET as f64, filled: from },
             wake: 0,
             loss_time: u64::MAX,
             last_progress: from,
             probes: 0,
             forced: 0,
-            expected: 0,
-            unacked: Vec::new(),
-            ack_due: None,
-            ack_at: 0,
-            stalls_at: 0,
-            acked: 0,
-            marks: Vec::new(),
-            queue_drops: 0,
-            sent_packets: 0,
+            receiver: Receiver::default(),
+            results: Results::default(),
         });
         self.at(from, Event::Wake(id));
         id
@@ -315,7 +322,7 @@ impl Bench {
                 }
                 Event::Arrive(id, packet) => self.arrive(id, packet),
                 Event::AckTimer(id) => {
-                    if self.flows[id].ack_due.is_some_and(|due| due <= at) {
+                    if self.flows[id].receiver.ack_due.is_some_and(|due| due <= at) {
                         self.acknowledge(id);
                     }
                 }
@@ -328,7 +335,7 @@ impl Bench {
                     self.queue.push(self.free_at.saturating_sub(at));
                     if (at / MS).is_multiple_of(100) {
                         for flow in &mut self.flows {
-                            flow.marks.push(flow.acked);
+                            flow.results.marks.push(flow.results.acked);
                         }
                     }
                     self.at(at + MS, Event::Sample);
@@ -406,19 +413,20 @@ impl Bench {
                     let rate = 1.25 * window as f64 / flow.srtt;
                     let capacity = (window as f64 * 2e6 / flow.srtt)
                         .clamp(10.0 * PACKET as f64, 256.0 * PACKET as f64);
-                    if flow.tokens < PACKET as f64 {
-                        flow.tokens =
-                            (flow.tokens + rate * (now - flow.filled) as f64).min(capacity);
-                        flow.filled = now;
+                    if flow.pacer.tokens < PACKET as f64 {
+                        flow.pacer.tokens = (flow.pacer.tokens
+                            + rate * (now - flow.pacer.filled) as f64)
+                            .min(capacity);
+                        flow.pacer.filled = now;
                     }
-                    flow.tokens = flow.tokens.min(capacity);
-                    if flow.tokens < PACKET as f64 {
+                    flow.pacer.tokens = flow.pacer.tokens.min(capacity);
+                    if flow.pacer.tokens < PACKET as f64 {
                         // tokio's timer has milliseconds.
-                        let due = now + ((capacity - flow.tokens) / rate) as u64;
+                        let due = now + ((capacity - flow.pacer.tokens) / rate) as u64;
                         let due = due.div_ceil(MS) * MS;
                         return self.at(due, Event::Wake(id));
                     }
-                    flow.tokens -= PACKET as f64;
+                    flow.pacer.tokens -= PACKET as f64;
                 }
             }
             let number = flow.next;
@@ -429,7 +437,7 @@ impl Bench {
             }
             flow.in_flight += PACKET;
             flow.sent.insert(number, now);
-            flow.sent_packets += 1;
+            flow.results.sent_packets += 1;
             if let Controller::Ours(control) = &mut flow.controller {
                 control.handle_sent(instant, PACKET);
             }
@@ -445,7 +453,7 @@ impl Bench {
             return;
         }
         if queued + (PACKET + HEADERS) as f64 > self.path.queue as f64 {
-            self.flows[id].queue_drops += 1;
+            self.flows[id].results.queue_drops += 1;
             return;
         }
         self.free_at = begin + ((PACKET + HEADERS) as f64 * 8e9 / self.path.rate) as u64;
@@ -473,33 +481,33 @@ impl Bench {
     fn arrive(&mut self, id: usize, number: u64) {
         let now = self.now;
         let flow = &mut self.flows[id];
-        let in_order = number == flow.expected;
-        flow.expected = flow.expected.max(number + 1);
-        flow.unacked.push(number);
+        let in_order = number == flow.receiver.expected;
+        flow.receiver.expected = flow.receiver.expected.max(number + 1);
+        flow.receiver.unacked.push(number);
         let (most, delay) = match flow.controller {
             Controller::Ours(_) => (10, 2 * MS),
             Controller::Cubic(_) => (2, 40 * MS),
         };
-        if flow.unacked.len() >= most || !in_order {
+        if flow.receiver.unacked.len() >= most || !in_order {
             self.acknowledge(id);
-        } else if flow.ack_due.is_none() {
-            flow.ack_due = Some(now + delay);
+        } else if flow.receiver.ack_due.is_none() {
+            flow.receiver.ack_due = Some(now + delay);
             self.at(now + delay, Event::AckTimer(id));
         }
     }
 
     fn acknowledge(&mut self, id: usize) {
-        let packets = std::mem::take(&mut self.flows[id].unacked);
-        self.flows[id].ack_due = None;
+        let packets = std::mem::take(&mut self.flows[id].receiver.unacked);
+        self.flows[id].receiver.ack_due = None;
         // The next acknowledgement says it all again, later; that is left out here.
         let mut back = self.way(1, self.now);
-        if self.path.stall > 0 && back >= self.flows[id].stalls_at {
+        if self.path.stall > 0 && back >= self.flows[id].receiver.stalls_at {
             back += (self.random() * self.path.stall as f64) as u64;
             let pause = -(1.0 - self.random()).ln() * STALL_PAUSE;
-            self.flows[id].stalls_at = back + pause as u64;
+            self.flows[id].receiver.stalls_at = back + pause as u64;
         }
-        back = back.max(self.flows[id].ack_at);
-        self.flows[id].ack_at = back;
+        back = back.max(self.flows[id].receiver.ack_at);
+        self.flows[id].receiver.ack_at = back;
         if !packets.is_empty() && !self.cut {
             self.at(back, Event::Ack(id, packets));
         }
@@ -518,7 +526,7 @@ impl Bench {
             flow.largest_acked = flow.largest_acked.max(Some(*packet));
             if let Some(sent) = flow.sent.remove(packet) {
                 flow.in_flight = flow.in_flight.saturating_sub(PACKET);
-                flow.acked += PACKET;
+                flow.results.acked += PACKET;
                 new += 1;
                 newest = newest.max(Some(sent));
                 if let Controller::Ours(control) = &mut flow.controller {
@@ -585,13 +593,13 @@ impl Bench {
 
     /// Megabits of payload a second that arrived between two times.
     pub fn rate(&self, id: usize, from: u64, to: u64) -> f64 {
-        let mark = |at: u64| self.flows[id].marks[(at / MS / 100) as usize] as f64;
+        let mark = |at: u64| self.flows[id].results.marks[(at / MS / 100) as usize] as f64;
         (mark(to) - mark(from)) * 8.0 / ((to - from) as f64 / 1e9) / 1e6
     }
 
     /// Share of its packets that a flow lost in the queue.
     pub fn own_loss(&self, id: usize) -> f64 {
-        self.flows[id].queue_drops as f64 / self.flows[id].sent_packets as f64
+        self.flows[id].results.queue_drops as f64 / self.flows[id].results.sent_packets as f64
     }
 
     /// The bottleneck marked a packet of our flow.

@@ -4,8 +4,14 @@
 mod bench;
 mod control;
 mod cubic;
+mod delivery;
+mod losses;
+mod measured;
 mod phase;
+mod probing;
 mod recent;
+mod rivals;
+mod startup;
 #[cfg(test)]
 mod tests;
 
