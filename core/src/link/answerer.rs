@@ -1,10 +1,9 @@
 //! The store's side: requests out of datagrams, replies into them.
 
 use super::budget::Budget;
+use super::limits::{MAX_PARTS, MAX_REPLY_BYTES, PACKET_BYTES, STORE_PER_MILLE};
+use super::lone::{answered_by, may_be_lone, request_of};
 use super::packet::{PART_HEADER_BYTES, Packet, Part};
-use super::{
-    MAX_PARTS, MAX_REPLY_BYTES, PACKET_BYTES, STORE_PER_MILLE, answered_by, may_be_lone, request_of,
-};
 use crate::wire::link::{Frame, RequestId, ToHost, ToStore};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};

@@ -2,10 +2,10 @@
 
 use super::answerer::parity;
 use super::budget::Budget;
+use super::limits::{HOST_PER_MILLE, MAX_ASKED_BYTES, MAX_CALLS, PACKET_BYTES};
+use super::lone::may_be_lone;
+use super::packet::REQUEST_BYTES_MAX;
 use super::packet::{Packet, Part};
-use super::{
-    HOST_PER_MILLE, MAX_ASKED_BYTES, MAX_CALLS, PACKET_BYTES, REQUEST_BYTES_MAX, may_be_lone,
-};
 use crate::block::{SECTOR_BYTES, Time};
 use crate::wire::link::{FRAME_PREFIX_BYTES, Frame, ToHost, ToStore};
 use bytes::{Bytes, BytesMut};

@@ -1,6 +1,6 @@
 //! The datagrams. `docs/protocol.md` draws them; all integers are little-endian.
 
-use super::{MAX_PARTS, MAX_REPLY_BYTES};
+use super::limits::{MAX_PARTS, MAX_REPLY_BYTES};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 const REQUEST: u8 = 1;

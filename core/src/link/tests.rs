@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::block::{Range, Time, VolumeId};
-use crate::wire::link::{Frame, ReadError};
+use crate::wire::link::{Frame, ReadError, ToHost, ToStore};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,0 +1,34 @@
+//! Which messages are lone requests and replies to them.
+
+use super::limits::MAX_SECTORS;
+use crate::wire::link::{RequestId, ToHost, ToStore};
+
+/// Requests that may be lone: they change nothing, and their replies are small.
+#[must_use]
+pub fn may_be_lone(message: &ToStore) -> bool {
+    match message {
+        ToStore::Read { range, .. } | ToStore::ReadBehind { range, .. } => {
+            (1..=MAX_SECTORS).contains(&range.sectors)
+        }
+        ToStore::Status { .. } => true,
+        _ => false,
+    }
+}
+
+/// The number of a lone request.
+pub(super) fn request_of(message: &mut ToStore) -> Option<&mut RequestId> {
+    match message {
+        ToStore::Read { request, .. }
+        | ToStore::ReadBehind { request, .. }
+        | ToStore::Status { request, .. } => Some(request),
+        _ => None,
+    }
+}
+
+/// The request that a reply to a lone request names.
+pub(super) fn answered_by(message: &mut ToHost) -> Option<&mut RequestId> {
+    match message {
+        ToHost::Data { request, .. } | ToHost::Status { request, .. } => Some(request),
+        _ => None,
+    }
+}
