@@ -3,11 +3,11 @@
 //! It runs in a thread of its own. Frames that are sent while it is down are dropped: who sends them
 //! sends again after [`LinkEvent::Up`] what still matters.
 
-use super::LinkError;
 use super::Transport;
 use super::connect::{self, Greeting, Known, Opening, Senders};
 use super::dial::Dialer;
 use super::elsewhere::{self, Elsewhere, Found};
+use super::error::LinkError;
 use super::quic::EarlyCounters;
 use super::transport::{Connection, PathStatus, Statistics};
 use crate::credential::Credential;

@@ -1,12 +1,14 @@
 //! The host's side of one connection: finding a store, Hello, and moving frames until it ends.
 
+use super::address::resolve;
 use super::dial::Dialer;
+use super::error::{CloseCode, LinkError};
 use super::first::First;
 use super::lane::{Backlog, FrameReader, send_all};
 use super::lone;
 use super::quic::Connected;
+use super::timeouts::SETUP_TIMEOUT;
 use super::transport::{Connection, Lanes};
-use super::{CloseCode, LinkError, SETUP_TIMEOUT};
 use longhaul_base::text::bounded;
 use longhaul_core::link::AskCounters;
 use longhaul_core::wire::link::{
@@ -129,16 +131,6 @@ pub(super) fn describe(errors: &[(String, LinkError)]) -> String {
     lines.join("; ")
 }
 
-/// What an address stands for.
-pub(super) async fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
-    let found = tokio::time::timeout(SETUP_TIMEOUT, tokio::net::lookup_host(address)).await;
-    match found {
-        Err(_) => Err(LinkError::Address("the name service does not answer".into())),
-        Ok(Err(error)) => Err(LinkError::Address(format!("{error}; give it as HOST:PORT"))),
-        Ok(Ok(found)) => Ok(found.collect()),
-    }
-}
-
 /// A connection on which Hello has been said.
 struct Made {
     connection: Arc<dyn Connection>,
@@ -168,12 +160,6 @@ impl Made {
             control: self.control,
         }
     }
-}
-
-/// What the host says first.
-pub(super) fn hello() -> Frame<ToStore> {
-    let (min_version, max_version) = (MIN_VERSION, MAX_VERSION);
-    ToStore::Hello { min_version, max_version, software: longhaul_base::software() }.into()
 }
 
 async fn establish(

@@ -1,10 +1,12 @@
 //! Which transport a host takes: QUIC where it works, TCP where it does not.
 
 use super::Transport;
+use super::error::LinkError;
 use super::first::First;
 use super::quic::{Connected, EarlyCounters};
+use super::timeouts::CONNECT_TIMEOUT;
 use super::transport::Connection;
-use super::{CONNECT_TIMEOUT, LinkError, quic, tcp};
+use super::{quic, tcp};
 use crate::credential::Credential;
 use anyhow::Result;
 use std::net::SocketAddr;

@@ -6,9 +6,9 @@
 use super::Transport;
 use super::connect::{self, Established, Known, Opening};
 use super::dial::Dialer;
+use super::error::{CloseCode, LinkError};
 use super::quic::EarlyCounters;
 use super::transport::{self, Connection};
-use super::{CloseCode, LinkError};
 use crate::credential::Credential;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;

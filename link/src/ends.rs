@@ -1,6 +1,6 @@
 //! What the end of a QUIC connection means to either side.
 
-use super::{CloseCode, CredentialFault, LinkError};
+use super::error::{CloseCode, CredentialFault, LinkError};
 use quinn::VarInt;
 
 pub(super) fn write_error(

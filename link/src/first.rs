@@ -3,11 +3,10 @@
 //! It may be read by the store twice, or much later than it was sent (RFC 8446 §8). So nothing goes into
 //! it but Hello and reads, which change nothing. What is sent otherwise waits until the store has answered.
 
-use super::LinkError;
-use super::connect::hello;
+use super::error::LinkError;
 use super::transport::Lanes;
 use bytes::Bytes;
-use longhaul_core::wire::link::{Frame, Lane, ToStore};
+use longhaul_core::wire::link::{Frame, Lane, MAX_VERSION, MIN_VERSION, ToStore};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Reads in a flight, at most. With their Hello and the openings of the streams they fit two packets.
@@ -19,6 +18,12 @@ pub(super) struct First {
     /// Of the read lane.
     queue: UnboundedReceiver<Frame<ToStore>>,
     reads: Vec<Bytes>,
+}
+
+/// What the host says first.
+pub(super) fn hello() -> Frame<ToStore> {
+    let (min_version, max_version) = (MIN_VERSION, MAX_VERSION);
+    ToStore::Hello { min_version, max_version, software: longhaul_base::software() }.into()
 }
 
 fn encoded(frame: &Frame<ToStore>) -> Result<Bytes, LinkError> {

@@ -3,8 +3,8 @@
 //! A payload is handed to the transport as it is; only small ones are gathered with the heads around
 //! them. A received payload is copied once, into a buffer of its length.
 
-use super::LinkError;
 use super::answers::counted;
+use super::error::LinkError;
 use super::transport::{ReceiveStream, SendStream, priority};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use longhaul_base::limits::Answer;

@@ -8,11 +8,13 @@
 //! their own, see [`longhaul_core::link`].
 
 use super::answers::{Answers, Budgets};
+use super::error::{CloseCode, LinkError};
 use super::lane::{Backlog, FrameReader, Queued, send_all};
 use super::quic::{Acceptor, Arriving};
 use super::tcp;
+use super::timeouts::SETUP_TIMEOUT;
 use super::transport::{Connection, LaneStreams};
-use super::{CloseCode, LinkError, Requests, SETUP_TIMEOUT, local, lone, party};
+use super::{Requests, local, lone, party};
 use crate::credential::Issued;
 use anyhow::Result;
 use longhaul_base::limits::{self, Place, Places, Who};

@@ -1,8 +1,8 @@
 //! A link within the process: who has come in by another door, and was authenticated there, has a session as everybody
 //! else has, and is asked for nothing less.
 
+use super::error::{CloseCode, LinkError};
 use super::transport::{Connection, LaneStreams, Lanes, ReceiveStream, SendStream, Statistics};
-use super::{CloseCode, LinkError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_core::wire::link::{Lane, Principal};

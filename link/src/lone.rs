@@ -1,6 +1,6 @@
 //! Lone requests in datagrams over a connection: drives [`longhaul_core::link`] at either side.
 
-use super::LinkError;
+use super::error::LinkError;
 use super::transport::Connection;
 use longhaul_core::block::Time;
 use longhaul_core::link::{AnswerCounters, Answerer, AskCounters, Asker, Output};

@@ -10,12 +10,14 @@
 
 use super::congestion;
 use super::ends::{client_error, server_error, write_error};
+use super::error::{CloseCode, LinkError};
 use super::first::First;
 use super::sessions::{Remembered, SESSIONS_KEPT, Seen};
 use super::stripe::{self, Receiving, Sending};
+use super::timeouts::{IDLE_TIMEOUT, KEEP_ALIVE, SETUP_TIMEOUT};
+use super::tls;
 use super::transport::{Connection, LaneStreams, Lanes, Statistics};
 use super::transport::{lane_number, priority};
-use super::{CloseCode, IDLE_TIMEOUT, KEEP_ALIVE, LinkError, SETUP_TIMEOUT, tls};
 use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;

@@ -1,10 +1,11 @@
 //! One connection to a store for one command: requests and their replies, no reconnecting.
 
+use super::Transport;
 use super::connect::{self, Greeting, Senders};
 use super::dial::Dialer;
 use super::elsewhere::Elsewhere;
+use super::error::LinkError;
 use super::transport::Connection;
-use super::{LinkError, Transport};
 use crate::credential::{Credential, tenant_of};
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::store::tenant::within;

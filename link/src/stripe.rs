@@ -5,8 +5,8 @@
 //! within a chunk. One stream could not carry a long fast line: its window has to stay small
 //! (`quic.rs` says why), and a window over a round trip is its rate.
 
-use super::LinkError;
 use super::ends::write_error;
+use super::error::LinkError;
 use super::transport::{ReceiveStream, SendStream};
 use async_trait::async_trait;
 use bytes::{Buf as _, Bytes};

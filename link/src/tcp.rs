@@ -10,46 +10,39 @@
 //! those of more urgent lanes; but the connections share the line as TCP has them share it.
 
 mod accept;
+mod stream;
 mod visit;
 
 pub use accept::{Acceptor, Visitor, cannot_listen};
+pub use stream::client_error;
 pub use visit::{Visit, visit};
 
+use super::error::{CloseCode, LinkError};
+use super::tls;
 use super::transport::{Connection, LaneStreams, Lanes, ReceiveStream, SendStream, Statistics};
 use super::transport::{lane_number, priority};
-use super::{
-    CONNECT_TIMEOUT, CloseCode, CredentialFault, IDLE_TIMEOUT, KEEP_ALIVE, LinkError,
-    SETUP_TIMEOUT, tls,
-};
-use crate::credential::{Credential, SERVER_NAME};
+use crate::credential::Credential;
 use anyhow::Result;
 use async_trait::async_trait;
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use longhaul_core::wire::link::{Lane, Principal};
-use rustls_pki_types::ServerName;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use stream::{ALPN, Stream, principal, secured};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio_rustls::{TlsConnector, TlsStream};
+use tokio_rustls::TlsConnector;
 
-/// Application protocol in the TLS handshake.
-const ALPN: &[u8] = b"longhaul-tcp/1";
-/// The same of those who have no link.
-const HTTP: &[u8] = b"http/1.1";
 /// Bytes of a data chunk at most.
 const CHUNK_BYTES: usize = 16 << 10;
 /// Data chunks between a lane and each of its connections, either way.
 const QUEUED_CHUNKS: usize = 2;
-/// Unsent bytes that the kernel takes of a connection before it calls it full.
-const NOT_SENT_BYTES: u32 = 32 << 10;
 /// How long a chunk waits for more urgent lanes at most: what they have may be what the peer does not
 /// take.
 const YIELD_TIME: Duration = Duration::from_millis(20);
@@ -99,22 +92,6 @@ fn opening(lane: Lane, number: usize, token: &Token) -> [u8; OPENING_BYTES] {
 
 fn header(kind: u8, bytes: usize) -> u32 {
     u32::from(kind) << 24 | bytes as u32
-}
-
-fn configure(socket: &TcpStream) -> io::Result<()> {
-    socket.set_nodelay(true)?;
-    let socket = SockRef::from(socket);
-    let keepalive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
-    let probes = IDLE_TIMEOUT.as_secs() / KEEP_ALIVE.as_secs() - 1;
-    socket.set_tcp_keepalive(&keepalive.with_retries(probes as u32))?;
-    socket.set_tcp_user_timeout(Some(IDLE_TIMEOUT))?;
-    socket.set_tcp_notsent_lowat(NOT_SENT_BYTES)?;
-    // Where it is not built in the system's default has to do; BBR, often the default, holds lone
-    // requests up.
-    if let Err(error) = socket.set_tcp_congestion(b"cubic") {
-        tracing::debug!("TCP congestion control stays the system's: {error}");
-    }
-    Ok(())
 }
 
 /// The host's end.
@@ -179,34 +156,6 @@ async fn open(
     Ok((stream, rtt))
 }
 
-/// A connection to the store of the credential, and how long the way there and back took. Calls `answered` once somebody
-/// has answered.
-///
-/// An address may be silent for [`CONNECT_TIMEOUT`]. A store that has answered has [`SETUP_TIMEOUT`] for the handshake.
-async fn secured(
-    connector: &TlsConnector,
-    address: SocketAddr,
-    answered: impl FnOnce(),
-) -> Result<(Stream, Duration), LinkError> {
-    let begun = Instant::now();
-    let refused = |error: io::Error| match error.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut => LinkError::TimedOut,
-        _ => LinkError::Lost(error.to_string()),
-    };
-    let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-    let socket = connected.map_err(|_| LinkError::TimedOut)?.map_err(refused)?;
-    let rtt = begun.elapsed();
-    answered();
-    configure(&socket).map_err(refused)?;
-    let name =
-        ServerName::try_from(SERVER_NAME).map_err(|error| LinkError::Lost(error.to_string()))?;
-    let handshake = tokio::time::timeout(SETUP_TIMEOUT, connector.connect(name, socket)).await;
-    let stream = handshake.map_err(|_| LinkError::TimedOut)?;
-    Ok((TlsStream::from(stream.map_err(|error| client_error(&error))?), rtt))
-}
-
-type Stream = TlsStream<TcpStream>;
-
 /// The connections of a link, as far as they are there.
 #[derive(Default)]
 struct Slots {
@@ -233,11 +182,6 @@ impl Slots {
         let numbers = 0..connections(lane);
         numbers.filter_map(|number| self.streams.remove(&(lane_number(lane), number))).collect()
     }
-}
-
-fn principal(stream: &Stream) -> Option<Principal> {
-    let (_, session) = stream.get_ref();
-    super::principal::of(session.peer_certificates()?.first()?).ok()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -659,58 +603,5 @@ impl ReceiveStream for Receiving {
             self.at = (self.at + 1) % self.connections.len();
         }
         Ok(filled)
-    }
-}
-
-/// What TLS says is wrong, if it is that.
-fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
-    error.get_ref()?.downcast_ref()
-}
-
-/// What the end of a connection means to a client.
-pub fn client_error(error: &io::Error) -> LinkError {
-    use rustls::AlertDescription as Alert;
-    use rustls::CertificateError as Bad;
-    match tls_error(error) {
-        Some(rustls::Error::InvalidCertificate(
-            Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYet,
-        )) => LinkError::StoreExpired,
-        Some(rustls::Error::InvalidCertificate(_)) => LinkError::WrongCa,
-        Some(rustls::Error::AlertReceived(alert)) => match *alert {
-            Alert::UnknownCA
-            | Alert::BadCertificate
-            | Alert::DecryptError
-            | Alert::CertificateUnknown => LinkError::WrongCa,
-            Alert::CertificateRevoked => LinkError::Revoked,
-            Alert::CertificateExpired => LinkError::Expired,
-            Alert::NoApplicationProtocol => {
-                LinkError::Protocol("it is not longhaul, or of another generation".into())
-            }
-            _ => LinkError::Lost(error.to_string()),
-        },
-        _ => common_error(error),
-    }
-}
-
-/// What the end of a connection means to a store.
-fn server_error(error: &io::Error) -> LinkError {
-    use rustls::CertificateError as Bad;
-    match tls_error(error) {
-        Some(rustls::Error::InvalidCertificate(bad)) => LinkError::Credential(match bad {
-            Bad::Revoked => CredentialFault::Withdrawn,
-            Bad::Expired | Bad::ExpiredContext { .. } => CredentialFault::Expired,
-            _ => CredentialFault::OtherCa,
-        }),
-        _ => common_error(error),
-    }
-}
-
-fn common_error(error: &io::Error) -> LinkError {
-    match error.kind() {
-        io::ErrorKind::TimedOut => LinkError::TimedOut,
-        io::ErrorKind::UnexpectedEof
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::BrokenPipe => LinkError::Lost("the peer was restarted".into()),
-        _ => LinkError::Lost(error.to_string()),
     }
 }

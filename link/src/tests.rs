@@ -16,7 +16,7 @@ use longhaul_core::wire::link::{
 };
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 struct Store {

@@ -5,7 +5,7 @@
 //! and may.
 
 use super::congestion::Estimate;
-use super::{CloseCode, LinkError};
+use super::error::{CloseCode, LinkError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_core::wire::link::{Lane, Principal};

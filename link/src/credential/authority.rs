@@ -1,6 +1,7 @@
 //! The CA of an installation, and what it signs.
 
-use super::{SERVER_NAME, certificate, pem, read_if_there};
+use super::directory::read_if_there;
+use super::seen::{SERVER_NAME, certificate, pem};
 use anyhow::{Context as _, Result};
 use longhaul_base::files;
 use rcgen::{
@@ -13,6 +14,10 @@ use std::path::Path;
 use time::{Duration, OffsetDateTime};
 
 const CA_DAYS: i64 = 20 * 365;
+/// How long a store's certificate is valid; it is renewed when half of that is over.
+pub(super) const STORE_LIFE: Duration = Duration::days(90);
+/// How long that of a host or an operator is.
+pub(super) const CLIENT_LIFE: Duration = Duration::days(5 * 365);
 /// Clocks of two machines differ: certificates are valid from so long before they were made.
 pub(super) const CLOCKS: Duration = Duration::days(1);
 

@@ -1,7 +1,7 @@
 //! Credential files: what a host or an operator needs to talk to a store.
 
 use super::authority::Pair;
-use super::{certificate, certificate_of, date, inspect, pem, tenant_of};
+use super::seen::{certificate, certificate_of, date, inspect, pem, tenant_of};
 use anyhow::{Context as _, Result, anyhow, bail};
 use longhaul_base::files;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};

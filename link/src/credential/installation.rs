@@ -1,12 +1,12 @@
 //! What a store keeps of its installation: the CA, its own certificate, and the credentials that it hands out.
 
-use super::authority::{Leaf, Pair, new_ca, new_leaf, sign};
+use super::authority::{CLIENT_LIFE, Leaf, Pair, STORE_LIFE, new_ca, new_leaf, sign};
+use super::directory::{directory, remove};
+use super::file::{self, Credential};
 use super::grant::{ALL, Grant, Kind, Role, check_credential_name, check_patterns};
 use super::issued::{Accepted, IssuedFile, stamp_of};
 use super::join::parse_request;
-use super::{
-    Credential, OF_STORE, bare, directory, file, inspect, key_id, key_name, remove, tenant_of,
-};
+use super::seen::{OF_STORE, bare, inspect, key_id, key_name, tenant_of};
 use anyhow::{Context as _, Result, bail};
 use longhaul_base::files;
 use longhaul_core::store::tenant::check_tenant;
@@ -16,12 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use time::{Duration, OffsetDateTime};
 
-/// How long a store's certificate is valid; it is renewed when half of that is over.
-pub(super) const STORE_LIFE: Duration = Duration::days(90);
 /// How long a store waits before it shows a new certificate: the others hear of it within seconds.
 const SPREAD: Duration = Duration::seconds(20);
-/// How long that of a host or an operator is.
-pub(super) const CLIENT_LIFE: Duration = Duration::days(5 * 365);
 /// Most certificates of one key at a time.
 const RENEWALS: usize = 4;
 /// Name of the credential that a store writes at the first start of an installation.

@@ -5,9 +5,10 @@
 //! the same time, and an entry that was withdrawn never comes back. A credential of a host or an operator is withdrawn by its
 //! key: a certificate that another store has signed for that key meanwhile goes with it.
 
+use super::authority::CLIENT_LIFE;
+use super::directory::{directory, read_if_there};
 use super::grant::{Grant, Kind, Reach};
-use super::installation::CLIENT_LIFE;
-use super::{OF_STORE, directory, read_if_there, tenant_of};
+use super::seen::{OF_STORE, tenant_of};
 use anyhow::{Context as _, Result, bail};
 use longhaul_base::files;
 use serde::{Deserialize, Serialize};

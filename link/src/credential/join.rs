@@ -5,11 +5,13 @@
 //! token, to have a certificate signed for it. Since each store of an installation signs, the answer has the CA's key,
 //! over the connection that token and pinned CA have authenticated.
 
-use super::authority::{Leaf, Pair, new_leaf, sign};
+use super::authority::{Leaf, Pair, STORE_LIFE, new_leaf, sign};
+use super::directory::directory;
+use super::file::{self, Credential};
 use super::grant::{Kind, Role};
-use super::installation::{STORE_LIFE, change, grant, installation, own_name, store_grant};
+use super::installation::{change, grant, installation, own_name, store_grant};
 use super::issued::{Accepted, IssuedFile};
-use super::{Credential, bare, certificate_of, directory, file, inspect};
+use super::seen::{bare, certificate_of, inspect};
 use anyhow::{Context as _, Result, anyhow, bail};
 use longhaul_base::files;
 use rcgen::{CertificateParams, CertificateSigningRequestParams, KeyPair};

@@ -1,10 +1,12 @@
 //! Credentials are made, read, withdrawn and handed on.
 
-use super::authority::{Leaf, Pair, new_leaf};
-use super::installation::{CLIENT_LIFE, STORE_LIFE};
+use super::authority::{CLIENT_LIFE, Leaf, Pair, STORE_LIFE, new_leaf};
+use super::directory::directory;
 use super::issued::IssuedFile;
+use super::seen::pem;
 use super::*;
-use time::Duration;
+use std::path::Path;
+use time::{Duration, OffsetDateTime};
 
 fn addresses() -> Vec<String> {
     vec!["127.0.0.1:7777".to_owned()]

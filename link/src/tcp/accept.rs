@@ -1,10 +1,9 @@
 //! The store's end: who connects, and which connections are one link.
 
-use super::{
-    ALPN, HTTP, LinkError, OPENING_BYTES, Slots, Tcp, Token, configure, lock, opening, principal,
-    server_error,
-};
+use super::stream::{ALPN, HTTP, configure, principal, server_error};
+use super::{OPENING_BYTES, Slots, Tcp, Token, lock, opening};
 use crate::credential::{Issued, ServerIdentity};
+use crate::error::LinkError;
 use crate::tls;
 use crate::transport::Connection;
 use anyhow::{Context as _, Result};

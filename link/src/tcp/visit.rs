@@ -1,8 +1,9 @@
 //! The way to a store for who speaks HTTP with it: one connection, and no link.
 
-use super::{HTTP, LinkError, Stream, secured};
-use crate::connect::resolve;
+use super::stream::{HTTP, Stream, secured};
+use crate::address::resolve;
 use crate::credential::Credential;
+use crate::error::LinkError;
 use crate::tls;
 use anyhow::Result;
 use std::net::SocketAddr;
@@ -95,7 +96,7 @@ async fn speak(
 
 #[cfg(test)]
 mod tests {
-    use super::super::ALPN;
+    use super::super::stream::ALPN;
     use super::*;
     use crate::SETUP_TIMEOUT;
     use crate::credential::{self, Issued};

@@ -327,7 +327,7 @@ async fn say(connection: &quinn::Connection, frames: &[(Lane, Frame<ToStore>)]) 
         for number in 0..stripe::streams(lane) {
             let (mut send, receive) = connection.open_bi().await.unwrap();
             send.write_all(&[b'L', b'H', lane_number(lane), number as u8]).await.unwrap();
-            let hello = (number == 0 && lane == Lane::Control).then(connect::hello);
+            let hello = (number == 0 && lane == Lane::Control).then(first::hello);
             let ours = frames.iter().filter(|(of, _)| number == 0 && *of == lane);
             for frame in hello.iter().chain(ours.map(|(_, frame)| frame)) {
                 send.write_all(&frame.encode_head().unwrap()).await.unwrap();
