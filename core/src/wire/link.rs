@@ -26,21 +26,31 @@
 //!   [`LiveInfo`] by what name its host goes; why a volume cannot be used: [`VolumeInfo::damaged`]; packed records carry
 //!   the seed of the volume that is read; which value of an attribute is replaced: [`VolumeOperation::SetAttribute`].
 
+mod attach;
 mod data;
 mod fleet;
 mod frame;
+mod ids;
+mod limits;
 mod principal;
 mod snapshots;
 mod tenants;
 mod trash;
 mod volumes;
 
+pub use attach::{AttachError, Attached, JournalState};
 pub use data::{Piece, ReadPart, decode_data, encode_data};
 pub use fleet::{
     Claim, MAX_SERVED, MAX_SERVED_NAME_BYTES, MAX_STORES, ReplicaOperation, ReplicaState, Served,
     StoreId, StoreOperation, StoreReply, StoreReport, StoreState,
 };
 pub use frame::{Frame, FrameError};
+pub use ids::{HostId, RequestId};
+pub use limits::{
+    BATCH_BYTES, FRAME_PREFIX_BYTES, MAX_ANNOUNCE_ENTRIES, MAX_ATTRIBUTE_BYTES, MAX_BATCH_BYTES,
+    MAX_CHANGED_RANGES, MAX_DAMAGED_RANGES, MAX_HEAD_BYTES, MAX_NAME_BYTES, MAX_PAYLOAD_BYTES,
+    MAX_READ_SECTORS, MAX_STATUS_RUNS,
+};
 pub use principal::{KeyId, Principal};
 pub use snapshots::{
     MAX_MAPS_COUNTED, MAX_SNAPSHOTS_LISTED, MapUsage, Parent, SnapshotError, SnapshotInfo,
@@ -52,10 +62,7 @@ pub use volumes::{
     LiveInfo, VolumeError, VolumeInfo, VolumeOperation, VolumeReply, attribute_digest,
 };
 
-use crate::block::{
-    BLOCK_BYTES, BLOCK_SECTORS, Epoch, MAX_STAGE_SECTORS, Range, Seq, StatusRun, VolumeId,
-};
-use crate::record::{MAX_RECORD_BYTES, packed};
+use crate::block::{Epoch, Range, Seq, StatusRun, VolumeId};
 use serde::{Deserialize, Serialize};
 
 /// Oldest protocol version spoken.
@@ -91,54 +98,6 @@ pub const TENANT_VERSION: u16 = 12;
 /// First version with hosts that are told what is damaged at the store.
 pub const DAMAGE_VERSION: u16 = 13;
 
-/// Bytes before the head.
-pub const FRAME_PREFIX_BYTES: usize = 8;
-/// Largest head, in bytes.
-pub const MAX_HEAD_BYTES: usize = 256 << 10;
-/// Largest payload, in bytes: a batch, or a read of [`MAX_READ_SECTORS`] in which every sector comes
-/// from another record and so brings a block and a checksum of its own, or a record of one block.
-pub const MAX_PAYLOAD_BYTES: usize = MAX_BATCH_BYTES + (256 << 10);
-/// Largest batch, in bytes of records.
-pub const MAX_BATCH_BYTES: usize = 8 << 20;
-/// Records of a batch, and of a segment, that are aimed at, in bytes. A request to a bucket costs the same whatever its size,
-/// so these have 4 MiB of data and some to spare: for the headers of blocks of 4 KiB, an eightieth; for the next frame of
-/// a journal, that did not fit; and for the objects that the map takes, one for each fifteen segments or so.
-pub const BATCH_BYTES: usize = 5 << 20;
-/// Longest range of one [`ToStore::Read`], in sectors (1 MiB).
-pub const MAX_READ_SECTORS: u64 = 2048;
-/// Most entries of one [`ToStore::Announce`].
-pub const MAX_ANNOUNCE_ENTRIES: usize = 4096;
-/// Most runs of one [`ToHost::Status`].
-pub const MAX_STATUS_RUNS: usize = 4096;
-/// Most ranges of one [`ToHost::Changed`].
-pub const MAX_CHANGED_RANGES: usize = 8192;
-/// Most ranges of one [`ToHost::Damaged`].
-pub const MAX_DAMAGED_RANGES: usize = 1024;
-/// Longest volume name, in bytes.
-pub const MAX_NAME_BYTES: usize = 255;
-/// Largest attribute of a volume, in bytes.
-pub const MAX_ATTRIBUTE_BYTES: usize = 192 << 10;
-
-const _: () = assert!(MAX_ATTRIBUTE_BYTES + 1024 <= MAX_HEAD_BYTES, "an attribute fits a head");
-
-const _: () =
-    assert!(MAX_STAGE_SECTORS as usize * 16 + 64 <= MAX_HEAD_BYTES, "postcard takes ≤ 16 B a run");
-
-const _: () = assert!(MAX_READ_SECTORS as usize * (BLOCK_BYTES as usize + 4) <= MAX_PAYLOAD_BYTES);
-const _: () = assert!(
-    MAX_READ_SECTORS as usize * packed::bytes_max(Range::new(0, BLOCK_SECTORS))
-        <= MAX_PAYLOAD_BYTES
-);
-const _: () = assert!(MAX_RECORD_BYTES <= MAX_BATCH_BYTES, "any record fits a batch");
-const _: () =
-    assert!(MAX_ANNOUNCE_ENTRIES * 30 <= MAX_HEAD_BYTES, "postcard takes ≤ 30 B an entry");
-
-const _: () =
-    assert!(MAX_CHANGED_RANGES * 20 + 64 <= MAX_HEAD_BYTES, "postcard takes ≤ 20 B a range");
-
-const _: () =
-    assert!(MAX_DAMAGED_RANGES * 20 + 64 <= MAX_HEAD_BYTES, "postcard takes ≤ 20 B a range");
-
 /// The lanes, the most urgent first. Replies travel back in the lane of their request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
@@ -156,19 +115,6 @@ impl Lane {
     /// All lanes, the most urgent first.
     pub const ALL: [Lane; 4] = [Lane::Read, Lane::Control, Lane::ReadAhead, Lane::Drain];
 }
-
-/// The identity of a host state directory, drawn at random when it is created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct HostId(pub u128);
-
-impl std::fmt::Display for HostId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-/// Matches a reply to its request within a connection and volume.
-pub type RequestId = u64;
 
 /// Host to store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -276,7 +222,7 @@ pub enum ToStore {
         volume: VolumeId,
         /// The host's epoch of that volume.
         epoch: Epoch,
-        /// What to copy: at most [`MAX_STAGE_SECTORS`].
+        /// What to copy: at most [`crate::block::MAX_STAGE_SECTORS`].
         range: Range,
         /// The volume that the object is for.
         into: VolumeId,
@@ -627,130 +573,6 @@ pub enum StageError {
     /// The store cannot do it: it is too old, or does not know the volume to copy into.
     #[error("the store cannot copy into that volume")]
     Unsupported,
-}
-
-/// What a host's journal says of itself when the host attaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JournalState {
-    /// The volume it belongs to.
-    pub volume: VolumeId,
-    /// The newest epoch it has written in.
-    pub epoch: Epoch,
-    /// The last number that it holds or knows to be committed.
-    pub last: Seq,
-}
-
-/// A granted attachment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attached {
-    /// Which volume.
-    pub volume: VolumeId,
-    /// Its size in sectors now; it may grow.
-    pub sectors: u64,
-    /// Logical block size in bytes: 512 or 4096.
-    pub block_bytes: u32,
-    /// The host's epoch.
-    pub epoch: Epoch,
-    /// The last committed number: the journal's rest is shipped from here.
-    pub committed: Seq,
-}
-
-/// Why a volume cannot be attached.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum AttachError {
-    /// No volume of that name or identity.
-    #[error("there is no such volume; `longhaul volume list` shows those there are")]
-    NotFound,
-    /// A host acknowledged writes that never arrived.
-    #[error(
-        "host {host} acknowledged writes to {bytes} bytes that never arrived: start it again, or bring its state \
-         directory here; or see `longhaul volume lost` and give them up with `longhaul volume accept-loss`"
-    )]
-    LossPending {
-        /// Whose writes.
-        host: HostId,
-        /// Bytes in the announced ranges.
-        bytes: u64,
-    },
-    /// Another epoch went on without the writes that this journal holds.
-    #[error(
-        "the journal holds writes {from}..={to} of epoch {epoch}, but the volume went on without them: \
-         move the journal away to keep them for salvage, or delete it to give them up"
-    )]
-    Diverged {
-        /// The journal's epoch.
-        epoch: Epoch,
-        /// First number that was left behind.
-        from: Seq,
-        /// Last number the journal holds.
-        to: Seq,
-    },
-    /// The epoch to resume is over.
-    #[error("fenced: epoch {epoch} of this volume has begun on host {host}")]
-    Fenced {
-        /// The current epoch.
-        epoch: Epoch,
-        /// Whose it is.
-        host: HostId,
-    },
-    /// The journal belongs to another volume of the same name.
-    #[error(
-        "the journal belongs to volume {0}, which was deleted and created again: move the journal away to attach the \
-         new volume"
-    )]
-    WrongVolume(VolumeId),
-    /// The store cannot open the volume.
-    #[error("the store cannot open this volume: {0}")]
-    Damaged(String),
-    /// The store is stopping; try again.
-    #[error("the store is shutting down")]
-    ShuttingDown,
-    /// The credential may not attach it: why not, and who may.
-    #[error("{0}")]
-    Forbidden(String),
-    /// Another host has it, which is connected or was a moment ago.
-    #[error(
-        "volume {volume} is in use by {}, which is connected or was a moment ago: stop that host or run `longhaul detach {volume}` there; \
-         or take the volume from it with `longhaul attach {volume} --take-over`",
-        who(*host, by)
-    )]
-    InUse {
-        /// Name of the volume.
-        volume: String,
-        /// Which host.
-        host: HostId,
-        /// Its credential and where it is, for people; empty if the store does not know.
-        by: String,
-    },
-    /// The epoch to resume was begun with another key than that of this session.
-    #[error(
-        "refused: the epoch belongs to key {key}: start the host with the credential with which it attached the volume, or \
-         attach the volume anew (epoch {epoch})"
-    )]
-    OtherKey {
-        /// The epoch.
-        epoch: Epoch,
-        /// The key that began it.
-        key: KeyId,
-    },
-    /// Only another key says that writes of this journal are, or will be, delivered in its epoch.
-    #[error(
-        "epoch {epoch} of this volume belongs to key {key}, not to this session's, and writes that the journal holds are \
-         missing, or only said to have been delivered in that epoch: if this state directory went from one machine to \
-         another, or the credential has a new key, say so with `--take-over`; if not, move the journal away to keep \
-         it for salvage"
-    )]
-    Carried {
-        /// The epoch.
-        epoch: Epoch,
-        /// The key that began it.
-        key: KeyId,
-    },
-}
-
-/// A host, for people.
-fn who(host: HostId, by: &str) -> String {
-    if by.is_empty() { format!("host {host}") } else { format!("{by} (host {host})") }
 }
 
 /// A range that was acknowledged and has not arrived.

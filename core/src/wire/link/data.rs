@@ -1,7 +1,8 @@
 //! The answer to a read: pieces in the head, checksum tables and blocks, or packed records, in the
 //! payload.
 
-use super::{Frame, FrameError, RequestId, ToHost};
+use super::ids::RequestId;
+use super::{Frame, FrameError, ToHost};
 use crate::block::{MAX_VOLUME_SECTORS, Range, VolumeId};
 use crate::record::Fragment;
 use bytes::{Bytes, BytesMut};

@@ -1,6 +1,9 @@
 //! What the stores of an installation say to each other, and to hosts about each other.
 
-use super::{AttachError, HostId, JournalState, KeyId, LiveInfo, MAX_HEAD_BYTES};
+use super::attach::{AttachError, JournalState};
+use super::ids::HostId;
+use super::limits::MAX_HEAD_BYTES;
+use super::{KeyId, LiveInfo};
 use crate::block::{Epoch, VolumeId};
 use serde::{Deserialize, Serialize};
 

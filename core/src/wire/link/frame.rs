@@ -1,6 +1,6 @@
 //! Frames: a message with its payload, as bytes.
 
-use super::{FRAME_PREFIX_BYTES, MAX_HEAD_BYTES, MAX_PAYLOAD_BYTES};
+use super::limits::{FRAME_PREFIX_BYTES, MAX_HEAD_BYTES, MAX_PAYLOAD_BYTES};
 use bytes::{Buf, Bytes, BytesMut};
 use serde::Serialize;
 

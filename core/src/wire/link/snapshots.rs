@@ -1,6 +1,6 @@
 //! What is said about snapshots and clones.
 
-use super::{MAX_HEAD_BYTES, MAX_NAME_BYTES};
+use super::limits::{MAX_HEAD_BYTES, MAX_NAME_BYTES};
 use crate::block::{Range, VolumeId};
 use serde::{Deserialize, Serialize};
 

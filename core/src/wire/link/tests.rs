@@ -1,6 +1,7 @@
 //! Frames and answers, whole and damaged.
 
 use super::*;
+use crate::block::MAX_STAGE_SECTORS;
 use crate::record::Fragment;
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;

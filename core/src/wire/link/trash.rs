@@ -1,6 +1,6 @@
 //! What is said about volumes that are deleted and still there.
 
-use super::{MAX_HEAD_BYTES, MAX_NAME_BYTES};
+use super::limits::{MAX_HEAD_BYTES, MAX_NAME_BYTES};
 use crate::block::VolumeId;
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,8 @@
 //! What is said about volumes as a whole.
 
+use super::ids::HostId;
 use super::{
-    HostId, SnapshotError, SnapshotOperation, SnapshotReply, StoredBytes, TrashOperation,
-    TrashReply,
+    SnapshotError, SnapshotOperation, SnapshotReply, StoredBytes, TrashOperation, TrashReply,
 };
 use crate::block::{Epoch, Range, Seq, VolumeId};
 use serde::{Deserialize, Serialize};
