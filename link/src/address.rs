@@ -4,7 +4,7 @@ use super::error::LinkError;
 use super::timeouts::SETUP_TIMEOUT;
 use std::net::SocketAddr;
 
-/// What an address stands for.
+/// The sockets of an address.
 pub(super) async fn resolve(address: &str) -> Result<Vec<SocketAddr>, LinkError> {
     let found = tokio::time::timeout(SETUP_TIMEOUT, tokio::net::lookup_host(address)).await;
     match found {

@@ -91,7 +91,7 @@ impl Imports {
         &self.arrows
     }
 
-    /// What the first file takes from the second, as paths from the crate's root on.
+    /// The names that the first file takes from the second, as paths from the crate's root on.
     pub fn names(&self, from: &str, to: &str) -> impl Iterator<Item = &str> {
         let names = self.names.get(&(from.to_owned(), to.to_owned()));
         names.into_iter().flatten().map(String::as_str)

@@ -1,4 +1,4 @@
-//! Which messages are lone requests and replies to them.
+//! Messages that may go in datagrams, and their replies.
 
 use super::limits::MAX_SECTORS;
 use crate::wire::link::{RequestId, ToHost, ToStore};

@@ -3,31 +3,31 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// What was known when a packet was sent.
+/// Facts at the time of sending a packet.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     at: Instant,
     delivered: u64,
-    /// When that had been delivered.
+    /// The time at which `delivered` was reached.
     delivered_at: Instant,
-    /// When the newest of that had been sent.
+    /// The time of sending of its newest packet.
     newest_sent: Instant,
-    /// The window was used.
+    /// The flow used its window.
     full: bool,
 }
 
-/// What is under way, and what arrived.
+/// Bytes under way, and arrivals.
 #[derive(Clone, Debug)]
 pub(super) struct Delivery {
-    /// In order of time, from the newest packet acknowledged on.
+    /// In order of time, from the newest acknowledged packet on.
     sent: VecDeque<Sent>,
     delivered: u64,
     delivered_at: Instant,
-    /// Of all that arrived.
+    /// Time of sending of the newest packet that arrived.
     newest_sent: Instant,
-    /// That has changed with this acknowledgement.
+    /// It has changed with this acknowledgment.
     news: bool,
-    /// When something was sent while nothing was under way.
+    /// Beginning of the present flight: before it nothing was under way.
     flight_since: Instant,
     in_flight: u64,
 }
@@ -49,10 +49,10 @@ impl Delivery {
         self.in_flight
     }
 
-    /// So many bytes are being sent. Returns how many are under way with them.
+    /// The flow sends so many bytes. Returns the bytes under way with them.
     pub fn begin(&mut self, now: Instant, bytes: u64) -> u64 {
         if self.in_flight == 0 {
-            // Nothing was to be delivered meanwhile.
+            // The path had nothing to deliver meanwhile.
             self.delivered_at = now;
             self.flight_since = now;
         }
@@ -60,7 +60,7 @@ impl Delivery {
         self.in_flight
     }
 
-    /// They have been sent; `full`: the window is used with them.
+    /// The flow has sent them. `full`: it uses its window now.
     pub fn handle_sent(&mut self, now: Instant, full: bool) {
         match self.sent.back_mut().filter(|last| last.at >= now) {
             Some(last) => last.full = full,
@@ -74,7 +74,7 @@ impl Delivery {
         }
     }
 
-    /// A packet of `bytes` bytes that was sent at `sent` arrived.
+    /// A packet of `bytes` bytes from the time `sent` arrived.
     pub fn handle_ack(&mut self, now: Instant, sent: Instant, bytes: u64) {
         self.delivered += bytes;
         self.delivered_at = now;
@@ -84,22 +84,22 @@ impl Delivery {
         }
     }
 
-    /// An acknowledgement has ended, with `in_flight` bytes under way. If it tells of a newer packet,
-    /// returns the time at which that was sent.
+    /// An acknowledgment has ended, with `in_flight` bytes under way. If it tells of a newer packet,
+    /// returns the time of sending of that packet.
     pub fn take_news(&mut self, in_flight: u64) -> Option<Instant> {
         self.in_flight = in_flight;
         std::mem::take(&mut self.news).then_some(self.newest_sent)
     }
 
-    /// Bytes delivered a second over the round trip of the newest packet; `None` if too little was
-    /// sent to tell.
+    /// Bytes delivered a second over the round trip of the newest packet. `None` if the flow sent
+    /// too little to tell.
     pub fn rate(&mut self, now: Instant) -> Option<f64> {
         let newest = self.newest_sent;
         while self.sent.get(1).is_some_and(|next| next.at <= newest) {
             self.sent.pop_front();
         }
         let then = self.sent.front().filter(|then| then.at <= newest)?;
-        // The longer of the two: acknowledgements that come at once say nothing of the path.
+        // The longer of the two: acknowledgments that come at once say nothing of the path.
         let took = seconds(then.delivered_at, now).max(seconds(then.newest_sent, newest));
         (took > 0.0 && then.full).then(|| (self.delivered - then.delivered) as f64 / took)
     }

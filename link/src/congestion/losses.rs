@@ -5,17 +5,18 @@ use std::time::{Duration, Instant};
 
 /// Largest window, in bytes; flow control ends before.
 const LARGEST_WINDOW: f64 = (64 << 20) as f64;
-/// Share of the bytes of an epoch from which on losses are congestion, beyond twice what is always lost.
+/// From this share of the bytes of an epoch on, losses are congestion. The limit is twice the usual
+/// losses higher.
 const LOSS_LIMIT: f64 = 0.05;
 /// Fewer packets lost in an epoch mean nothing.
 const LOSS_PACKETS: u64 = 8;
 /// For how long the window does not rise again after such losses.
 const CEILING_SPAN: Duration = Duration::from_secs(2);
 
-/// What was lost, and what that says of the window.
+/// Losses, and their meaning for the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Losses {
-    /// Losses of what was sent earlier are of a window that has been given up.
+    /// Losses of packets from before this time belong to an earlier window.
     from: Instant,
     /// The window does not grow beyond this until then.
     ceiling: Option<(f64, Instant)>,
@@ -28,7 +29,7 @@ impl Losses {
         Losses { from: now, ceiling: None, ambient: Ambient::new(now), queue_bytes: 0 }
     }
 
-    /// Losses of what was sent earlier are of a window that has been given up.
+    /// Losses of packets from before this time belong to an earlier window.
     pub fn from(&self) -> Instant {
         self.from
     }
@@ -38,7 +39,7 @@ impl Losses {
         self.from = now;
     }
 
-    /// Bytes were lost while the queue was long.
+    /// The path lost bytes while the queue was long.
     pub fn lost_in_queue(&mut self, bytes: u64) {
         self.queue_bytes += bytes;
     }
@@ -57,13 +58,13 @@ impl Losses {
         self.ceiling = Some((window, now + CEILING_SPAN));
     }
 
-    /// Whether no more was lost than is always lost.
+    /// Whether these are only the usual losses.
     pub fn is_ambient(&self, acked: u64, lost: u64, mtu: u64) -> bool {
         let usual = self.ambient.get();
         usual >= 1e-3 && lost as f64 <= 2.0 * (usual * (acked + lost) as f64 + mtu as f64)
     }
 
-    /// Whether an epoch lost more than is always lost.
+    /// Whether an epoch lost more than the usual.
     pub fn end_epoch(&mut self, now: Instant, acked: u64, lost: u64, mtu: u64) -> bool {
         let limit = LOSS_LIMIT + 2.0 * self.ambient.get();
         self.ambient.add(now, acked, lost);

@@ -3,8 +3,8 @@
 use super::recent::Recent;
 use std::time::{Duration, Instant};
 
-/// Standing queue aimed at, in seconds, at one byte a second; it falls with the root of the rate: 2 ms
-/// at 20 Mb/s, which is three packets.
+/// Target of the standing queue, in seconds, at one byte a second. It falls with the root of the
+/// rate: 2 ms at 20 Mb/s, which is three packets.
 const TARGET_SCALE: f64 = 3.2;
 /// Bounds of that, in seconds. Less than the first cannot be measured from user space.
 const TARGET_BOUNDS: (f64, f64) = (0.5e-3, 5e-3);
@@ -13,7 +13,7 @@ const BASE_SPAN: Duration = Duration::from_secs(15);
 /// The same for the largest rate.
 const RATE_SPAN: Duration = Duration::from_secs(10);
 
-/// What the peer may hold acknowledgements back by: packets, and seconds. `quic.rs` asks for them.
+/// The peer may hold acknowledgments back by so many packets, and seconds. `quic.rs` asks for them.
 const ACK_PACKETS: f64 = 10.0;
 pub(super) const ACK_DELAY: f64 = 2e-3;
 
@@ -110,7 +110,7 @@ impl Measured {
     /// An epoch has ended, with this window.
     pub fn end_epoch(&mut self, now: Instant, window: f64, least_rtt: f64, rate: Option<f64>) {
         let queue = least_rtt - self.base.get();
-        // What our own window has changed it by says nothing of the path.
+        // A change by our own window says nothing of the path.
         let ours = (window - self.window).abs() / self.rate.max(1.0);
         let change = ((queue - self.queue).abs() - ours).max(0.0);
         self.window = window;

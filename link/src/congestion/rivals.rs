@@ -2,22 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-/// How long after somebody else was there a queue is taken for theirs at once.
+/// For so long after another flow was there, a queue counts as its queue at once.
 pub(super) const SUSPICION: Duration = Duration::from_secs(15);
-/// How long after that a queue that stays is not taken for a longer way.
+/// For so long after that, a queue that stays does not count as a longer way.
 const SHARED_SPAN: Duration = Duration::from_secs(20);
-/// How fast the longest queue is forgotten, by epoch.
+/// The decay of the longest queue, by epoch.
 const LONGEST_DECAY: f64 = 0.995;
 
-/// What is known of them.
+/// Knowledge about other flows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rivals {
     /// Longest queue while somebody else filled it.
     longest: f64,
-    /// When somebody else filled the queue last, or when a queue was last taken for a longer way: two of
-    /// these soon after each other are rather the ups and downs of another flow.
+    /// The last time at which another flow filled the queue, or a queue counted as a longer way. Two
+    /// such queues soon after each other are rather the ups and downs of another flow.
     shared_at: Option<Instant>,
-    /// The window when a test found nobody else any more, and when that was.
+    /// The window and the time when a test found no other flow any more.
     left: Option<(f64, Instant)>,
 }
 
@@ -42,7 +42,7 @@ impl Rivals {
         self.longest = (self.longest * LONGEST_DECAY).max(queue);
     }
 
-    /// Somebody else fills the queue, or it is taken for a longer way.
+    /// Another flow fills the queue, or the queue counts as a longer way.
     pub fn shared(&mut self, now: Instant) {
         self.shared_at = Some(now);
     }

@@ -3,7 +3,7 @@
 /// Round trips that end a startup when the least of them shows a queue (RFC 9406 §4.2 has as many).
 const STARTUP_SAMPLES: usize = 8;
 
-/// What a startup has seen.
+/// Observations of a startup.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Startup {
     /// The last round-trip times, in seconds.

@@ -1,4 +1,4 @@
-//! What certificates say, and their form in files.
+//! The content of certificates, and their form in files.
 
 use anyhow::{Result, anyhow};
 use ring::digest::{SHA256, digest};
@@ -39,7 +39,7 @@ pub(super) fn key_name(info: &[u8]) -> String {
     digest(&SHA256, info).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a certificate says.
+/// The content of a certificate.
 #[derive(Debug)]
 pub struct Seen {
     /// Serial number in hexadecimal, after [`OF_STORE`] if it is a store's, or [`OF_TENANT`] and the tenant's name.

@@ -1,4 +1,4 @@
-//! Emptying segments and bundles: what was marked of them is moved into new bundles.
+//! Empties segments and bundles: moves their marked parts into new bundles.
 
 use super::bundle::{self, Builder, Bundle, BundleId, Head};
 use super::marks::{Marks, Named};
@@ -17,7 +17,7 @@ const STEP_BYTES: usize = 256 << 10;
 struct Moving {
     object: Object,
     bytes: Bytes,
-    /// Of a bundle.
+    /// The index of a bundle.
     index: Option<bundle::Index>,
     left: VecDeque<(u64, Named)>,
     began: (usize, usize),
@@ -25,7 +25,7 @@ struct Moving {
     unnamed: Vec<u64>,
 }
 
-/// What is to be emptied, and the bundle that is being made.
+/// Objects to empty, and the bundle in the making.
 #[derive(Debug)]
 pub(super) struct Emptying {
     volume: VolumeId,
@@ -37,7 +37,7 @@ pub(super) struct Emptying {
     fetched: VecDeque<(Emptied, Bytes)>,
     moving: Option<Moving>,
     builder: Builder,
-    /// What the bundle that is being made has: segments, and objects that are empty once it is there.
+    /// Content of the bundle in the making: segments, and objects that are empty after its put.
     making: (Vec<u64>, Vec<Object>),
     putting: Option<(Bundle, Vec<u64>, Vec<Object>, u64)>,
     outputs: VecDeque<Output>,
@@ -68,12 +68,12 @@ impl Emptying {
         }
     }
 
-    /// A bundle to be put.
+    /// A bundle to put.
     pub fn poll_put(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// The next object to be read, once all that is named is marked.
+    /// The next object to read. Call it after the scan.
     pub fn poll_read(&mut self) -> Option<Output> {
         if self.fetching.len() + self.fetched.len() >= READS_MAX {
             return None;
@@ -84,7 +84,7 @@ impl Emptying {
         Some(Output::ReadObject(object))
     }
 
-    /// What came of it.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -94,7 +94,7 @@ impl Emptying {
         self.next
     }
 
-    /// Whether all is done.
+    /// Whether no work is left.
     pub fn is_done(&self) -> bool {
         self.emptied.is_empty()
             && self.fetching.is_empty()
@@ -106,7 +106,7 @@ impl Emptying {
             && self.events.is_empty()
     }
 
-    /// All bytes of an object that is being emptied, or why there are none.
+    /// Takes all bytes of an object to empty, or the reason for their absence.
     pub fn handle_object(
         &mut self,
         marks: &mut Marks,
@@ -128,7 +128,7 @@ impl Emptying {
         }
     }
 
-    /// A bundle is there.
+    /// The put of a bundle has succeeded.
     pub fn handle_put(&mut self, id: BundleId) {
         if let Some((bundle, segments, objects, bytes)) =
             self.putting.take_if(|(put, ..)| put.id == id)
@@ -138,7 +138,8 @@ impl Emptying {
         }
     }
 
-    /// Does some of the work that waits for nothing, once all that is named is marked; says whether there is more.
+    /// Does some of the work that waits for nothing. Returns whether it had work. Call it after the
+    /// scan.
     pub fn step(&mut self, marks: &mut Marks) -> bool {
         if self.moving.is_none()
             && !self.is_full()
@@ -235,7 +236,7 @@ impl Emptying {
     }
 }
 
-/// Whether an object that was read whole is that segment: records of another one would be lost for good once it is moved.
+/// Whether an object is that segment. A move of another one would lose its records for good.
 fn is_segment(volume: VolumeId, number: u64, object: &Bytes) -> Result<(), MapError> {
     match segment::parse_header(object) {
         Ok((header, _)) if (header.volume, header.number) == (volume, number) => Ok(()),
@@ -244,7 +245,7 @@ fn is_segment(volume: VolumeId, number: u64, object: &Bytes) -> Result<(), MapEr
     }
 }
 
-/// The index of a bundle that was read whole.
+/// The index of a whole bundle.
 fn open(id: BundleId, object: &Bytes) -> Result<bundle::Index, MapError> {
     let head = Head::parse(object)?;
     if head.id != id {
@@ -257,7 +258,7 @@ fn open(id: BundleId, object: &Bytes) -> Result<bundle::Index, MapError> {
     bundle::Index::new(head, object.slice(range.start as usize..range.end as usize))
 }
 
-/// Adds what is named of a record to a bundle; says how many bytes were looked at.
+/// Adds the named parts of a record to a bundle. Returns how many bytes it has looked at.
 fn copy(
     volume: VolumeId,
     moving: &Moving,

@@ -1,4 +1,4 @@
-//! What a round of collecting wants done, and what has come of it.
+//! Requests and events of a round of collecting.
 //!
 //! [`Round::handle_fragment`]: super::Round::handle_fragment
 //! [`Round::handle_object`]: super::Round::handle_object
@@ -8,19 +8,19 @@ use super::bundle::{Bundle, BundleId};
 use crate::store::map::fragment::Fragment;
 use bytes::Bytes;
 
-/// Fragments read at a time, and objects that are emptied: memory of 4 MiB each.
+/// Reads of fragments at a time, and reads of objects to empty. Each takes memory of 4 MiB.
 pub(super) const READS_MAX: usize = 2;
 
-/// An object that is being emptied.
+/// An object to empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Object {
     /// A segment, by its number.
     Segment(u64),
-    /// What earlier rounds have moved.
+    /// A bundle of an earlier round.
     Bundle(BundleId),
 }
 
-/// What is to be emptied.
+/// An object to empty, and its segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emptied {
     /// The object.
@@ -29,7 +29,7 @@ pub struct Emptied {
     pub segments: Vec<u64>,
 }
 
-/// Something to be done.
+/// A request.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// Read all of it; for [`Round::handle_fragment`].
@@ -40,10 +40,10 @@ pub enum Output {
     Put(BundleId, Vec<Bytes>),
 }
 
-/// What has come of it.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// What is left of these segments is in a bundle now, which is there.
+    /// The rest of these segments is in a bundle now. Its put has succeeded.
     Moved {
         /// Which.
         bundle: Bundle,
@@ -52,10 +52,10 @@ pub enum Event {
         /// Bytes of the object.
         bytes: u64,
     },
-    /// Of these segments nothing is named.
+    /// Nothing names any part of these segments.
     Unnamed(Vec<u64>),
     /// Once the second map says so, nobody needs this object any more.
     Emptied(Object),
-    /// It cannot be emptied, and stays.
+    /// The round could not empty it. It stays.
     Damaged(Object, String),
 }

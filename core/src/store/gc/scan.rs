@@ -1,4 +1,5 @@
-//! The reading of all live fragments, root after root: what is named of every segment, and of those that are being emptied.
+//! The scan of all live fragments, root after root. It counts the named part of every segment, and
+//! marks it in the segments that the round empties.
 
 use super::marks::Marks;
 use super::output::READS_MAX;
@@ -10,25 +11,25 @@ use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Debug)]
 struct Scanning {
-    /// The root that is being read names it.
+    /// The present root names it.
     named: bool,
     object: Bytes,
     index: fragment::Index,
     page: usize,
 }
 
-/// How far it is.
+/// Progress of the scan.
 #[derive(Debug)]
 pub(super) struct Scan {
-    /// Of the root that is being read.
+    /// Fragments of the present root.
     root: BTreeMap<FragmentId, Fragment>,
-    /// The same, to be read, and those that only the one before named.
+    /// Fragments to read: of the present root, and those that only the root before it named.
     fragments: VecDeque<(bool, Fragment)>,
-    /// That are being read.
+    /// Fragments whose reads are under way.
     reading: BTreeMap<FragmentId, (bool, Fragment)>,
-    /// A root has been begun, and is not counted yet.
+    /// The scan has begun a root, and has not counted it.
     counting: bool,
-    /// There are no more roots.
+    /// The last root has come.
     ended: bool,
     scanning: VecDeque<Scanning>,
     usage: Usage,
@@ -49,12 +50,12 @@ impl Scan {
         }
     }
 
-    /// Whether the next root is to be given.
+    /// Whether the scan waits for the next root.
     pub fn wants_root(&self) -> bool {
         !self.ended && !self.counting
     }
 
-    /// The fragments of the next root that is kept.
+    /// Takes the fragments of the next kept root.
     pub fn handle_root(&mut self, fragments: impl IntoIterator<Item = Fragment>) {
         let root = fragments.into_iter().map(|each| (each.id, each)).collect();
         let before = std::mem::replace(&mut self.root, root);
@@ -65,13 +66,13 @@ impl Scan {
         self.counting = true;
     }
 
-    /// All roots that are kept have been given.
+    /// The last kept root has come.
     pub fn end_roots(&mut self) {
         self.ended = true;
         self.root.clear();
     }
 
-    /// The next fragment to be read.
+    /// The next fragment to read.
     pub fn poll(&mut self) -> Option<Fragment> {
         if self.reading.len() + self.scanning.len() >= READS_MAX {
             return None;
@@ -81,25 +82,25 @@ impl Scan {
         Some(fragment)
     }
 
-    /// Whether all fragments have been read.
+    /// Whether the scan has read all fragments.
     pub fn is_done(&self) -> bool {
         self.ended && !self.counting
     }
 
-    /// What is named of every segment.
+    /// The named part of every segment.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// What is named of those that are being emptied.
+    /// The named part of segments that the round empties.
     pub fn marks(&mut self) -> &mut Marks {
         &mut self.marks
     }
 
-    /// All bytes of a fragment.
+    /// Takes all bytes of a fragment.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage.
     pub fn handle_fragment(&mut self, id: FragmentId, object: Bytes) -> Result<(), MapError> {
         let Some((named, fragment)) = self.reading.remove(&id) else { return Ok(()) };
         let range = fragment.index_range();
@@ -112,10 +113,10 @@ impl Scan {
         Ok(())
     }
 
-    /// Looks at a page; says whether there was something to do.
+    /// Looks at a page. Returns whether it had work.
     ///
     /// # Errors
-    /// A fragment is damaged.
+    /// The damage of a fragment.
     pub fn step(&mut self) -> Result<bool, MapError> {
         if let Some(scanning) = self.scanning.front_mut() {
             if scanning.page < scanning.index.pages() {

@@ -1,4 +1,4 @@
-//! What is said about an attachment, and why there is none.
+//! Attachments, and reasons for their refusal.
 
 use super::ids::HostId;
 use super::principal::KeyId;

@@ -30,10 +30,10 @@ pub(in crate::store::volume) fn read_owner(cx: &mut Context<'_>, generation: u64
     cx.out.read(ObjectPurpose::ReadOwner(generation), key);
 }
 
-/// Whether this engine has claimed a generation, by what its object is; claims one if it has not.
+/// Whether the object of a generation names this engine. If not, claims a generation.
 pub(super) fn is_claimed(cx: &mut Context<'_>, generation: u64, data: Option<Bytes>) -> bool {
     match data {
-        // An engine claims a generation once at most: what names it is its own.
+        // An engine claims a generation at most once. So an object with its name is its own.
         Some(data) if data == catalog::encode_owner(cx.facts.incarnation()).as_bytes() => {
             return true;
         }

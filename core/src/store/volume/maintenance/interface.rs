@@ -1,4 +1,4 @@
-//! What map maintenance has to know of the other machines of a volume, and what it asks of them.
+//! Facts that map maintenance needs of the other machines of a volume, and its requests to them.
 //!
 //! [`MapMaintenance::put_root`]: super::MapMaintenance::put_root
 

@@ -1,4 +1,5 @@
-//! The search for a root that is newer than the one that the map goes on from, until the log has been applied up to there.
+//! The search for a root that is newer than the basis of the map. It ends when the applied log has
+//! reached that root.
 
 use super::super::context::Context;
 use super::super::facts::Facts;
@@ -14,24 +15,24 @@ use bytes::Bytes;
 
 /// A search under way.
 pub(super) struct Search {
-    /// The generation on behalf of which.
+    /// The engine searches after it has claimed this generation.
     claimed: Option<u64>,
     phase: Phase,
 }
 
 enum Phase {
-    /// Roots are being listed.
+    /// Lists roots.
     List,
-    /// One is being read.
+    /// Reads a root. `older` are the other ones.
     Read { older: Vec<RootName> },
-    /// That root is the map of a segment that has not been applied here.
+    /// That root is the map of a segment that this engine has not applied.
     Newer { name: RootName, root: Box<Root>, log: LogRead },
-    /// That root is the map of an earlier segment than the last one flushed here: what the segments after
-    /// it say is read again.
+    /// That root is the map of an earlier segment than the last flushed one. The engine reads the
+    /// segments after it again.
     Older { name: RootName, root: Box<Root>, rebuild: Box<Rebuild> },
 }
 
-/// Whether the log has been read on account of a root that is newer than what is known.
+/// Whether the engine has read the log because of a root that is newer than its log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LogRead {
     Not,
@@ -39,43 +40,43 @@ enum LogRead {
     Done,
 }
 
-/// What reading a root gave.
+/// The outcome of reading a root.
 pub(super) enum RootRead {
     Root(Root),
-    /// Whoever deleted it has written newer ones.
+    /// The root is gone: the engine that deleted it has written newer ones.
     Gone,
-    /// These are left.
+    /// The root is damaged. These older ones are left.
     Damaged(Vec<RootName>),
 }
 
-/// What the search needs of the log.
+/// The need of the search for the log.
 pub(super) enum LogWanted {
     No,
-    /// It is to be read on.
+    /// The engine has to read on.
     Read,
-    /// It has ended before that root.
+    /// The log ends before that root.
     Ended(RootName),
 }
 
-/// Whether what the segments after a root say has been read again.
+/// Progress of reading the segments after a root again.
 pub(super) enum Reached {
     NotYet,
     Yes,
-    /// A segment is not there, or not what it was.
+    /// A segment is missing, or differs from before.
     Never,
-    /// A root of a snapshot is not there that this one names, and a newer one may not.
+    /// This root names a root of a snapshot that is missing. A newer root may not name it.
     Outdated,
-    /// It still is not there.
+    /// That root of a snapshot is still missing.
     WithoutPin(Option<RootName>),
 }
 
 impl Search {
-    /// Roots are being listed.
+    /// Lists roots.
     pub fn new(claimed: Option<u64>) -> Search {
         Search { claimed, phase: Phase::List }
     }
 
-    /// Reads the newest of these roots, if it is newer than `newest`.
+    /// Reads the newest of these roots if it is newer than `newest`.
     pub fn read(
         out: &mut Outputs,
         volume: VolumeId,
@@ -88,13 +89,13 @@ impl Search {
         Some(Search { claimed, phase: Phase::Read { older } })
     }
 
-    /// The map is to go on from that root.
+    /// The map has to go on from that root.
     pub fn found(claimed: Option<u64>, name: RootName, root: Root) -> Search {
         let (root, log) = (Box::new(root), LogRead::Not);
         Search { claimed, phase: Phase::Newer { name, root, log } }
     }
 
-    /// The generation on behalf of which.
+    /// The engine searches after it has claimed this generation.
     pub fn claimed(&self) -> Option<u64> {
         self.claimed
     }
@@ -103,7 +104,7 @@ impl Search {
         matches!(self.phase, Phase::List)
     }
 
-    /// What reading a root gave, if one is being read.
+    /// Takes the outcome of reading a root, in a search that reads one.
     pub fn root_read(
         self,
         out: &mut Outputs,
@@ -120,7 +121,7 @@ impl Search {
         })
     }
 
-    /// Whether the log is to be read on, which is possible while `can_put`.
+    /// Whether the search needs the log. The engine can read on while `can_put`.
     pub fn want_log(&mut self, can_put: bool) -> LogWanted {
         match &mut self.phase {
             Phase::Newer { name, log: LogRead::Done, .. } => LogWanted::Ended(*name),
@@ -132,14 +133,14 @@ impl Search {
         }
     }
 
-    /// What was in the log when its reading began has been applied.
+    /// The engine has applied the log as it was when reading began.
     pub fn log_read(&mut self) {
         if let Phase::Newer { log: log @ LogRead::Reading, .. } = &mut self.phase {
             *log = LogRead::Done;
         }
     }
 
-    /// The segment that the root is the map of, if that is not newer than this one.
+    /// The segment of the root, if `applied` has reached it.
     pub fn reached(&self, applied: u64) -> Option<u64> {
         match &self.phase {
             Phase::Newer { root, .. } => {
@@ -149,7 +150,7 @@ impl Search {
         }
     }
 
-    /// Begins to read again what the segments after the root say.
+    /// Begins to read the segments after the root again.
     pub fn rebuild(&mut self, facts: &Facts) {
         if let Phase::Newer { name, root, .. } = std::mem::replace(&mut self.phase, Phase::List) {
             let rebuild = Box::new(Rebuild::new(facts, root.state.clone()));
@@ -157,7 +158,7 @@ impl Search {
         }
     }
 
-    /// Goes on reading what the segments after the root say.
+    /// Goes on reading the segments after the root.
     pub fn advance(&mut self, cx: &mut Context<'_>, rollback: &mut RollbackRoots) -> Reached {
         let volume = cx.facts.spec().id;
         let Phase::Older { root, rebuild, .. } = &mut self.phase else { return Reached::NotYet };
@@ -198,7 +199,8 @@ impl Search {
         }
     }
 
-    /// The root that was found, and what the segments after it say if the present tables are not that.
+    /// The found root. With it the content of the segments after it, if the present tables lack
+    /// that.
     pub fn into_found(self) -> Option<(RootName, Root, Option<Rebuild>)> {
         match self.phase {
             Phase::Newer { name, root, .. } => Some((name, *root, None)),
