@@ -119,8 +119,9 @@ pub fn bind(address: &str, names: &[String]) -> Result<Option<Bound>> {
     })?;
     if !parsed.ip().is_loopback() {
         bail!(Usage(format!(
-            "--admin {address} is not a loopback address, and whoever reaches it is not asked for credentials: use \
-             127.0.0.1:PORT, and a proxy that authenticates if it must be reached from elsewhere"
+            "--admin {address} is not a loopback address, and the admin address does not \
+             authenticate clients: use 127.0.0.1:PORT, and for access from elsewhere a proxy that \
+             authenticates"
         )));
     }
     let listener = TcpListener::bind(parsed).with_context(|| {
@@ -215,7 +216,8 @@ fn check<B>(request: &Request<B>, names: &[String]) -> Result<(), String> {
     let asked = request.uri().authority().map(|authority| authority.as_str());
     if let Some(other) = hosts.chain(asked).find(|host| !is_ours(host, names)) {
         return Err(format!(
-            "`{}` is no name of this address: use 127.0.0.1 or localhost, or allow the name with --admin-host\n",
+            "`{}` is no name of this address: use 127.0.0.1 or localhost, or allow the name with \
+             --admin-host\n",
             longhaul_base::text::bounded(other)
         ));
     }

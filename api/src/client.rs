@@ -264,7 +264,7 @@ impl Client {
         let (status, body) = match (&self.http, self.link.get()) {
             (Some(http), _) => http.ask(request, limit).await?,
             (None, Some(link)) => link.ask(request).await?,
-            (None, None) => bail!("there is no connection to the store"),
+            (None, None) => bail!("the connection to the store is gone"),
         };
         if status.is_success() {
             return Ok(body);
@@ -353,7 +353,8 @@ impl Http {
         let result = match limit {
             Some(limit) => tokio::time::timeout(limit, asked).await.map_err(|_| {
                 anyhow!(
-                    "the store at {} is connected but did not answer within {} s: look at its log and try again",
+                    "the store at {} is connected but did not answer within {} s: look at its log \
+                     and try again",
                     self.address,
                     limit.as_secs()
                 )

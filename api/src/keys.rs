@@ -101,7 +101,8 @@ pub async fn of_volume(
     if data.is_empty() {
         if !given.may_be_plain() {
             bail!(
-                "{}: the store says that it is not encrypted, and a key is given; if it is not meant to be, say --plain",
+                "{}: the store says that it is not encrypted, and a key is given; if it is not \
+                 meant to be, say --plain",
                 named()
             );
         }
@@ -274,8 +275,9 @@ impl<'a> Change<'a> {
     pub async fn replace(mut self, new: &Opener) -> Result<()> {
         if self.list.slots.len() > 1 {
             bail!(
-                "the volume has {} key slots, and a new key file would replace all of them: remove the others first \
-                 (`longhaul volume key remove`), or put the new one beside them (`longhaul volume key add`)",
+                "the volume has {} key slots, and a new key file would replace all of them: remove \
+                 the others first (`longhaul volume key remove`), or put the new one beside them \
+                 (`longhaul volume key add`)",
                 self.list.slots.len()
             );
         }
@@ -311,12 +313,14 @@ impl<'a> Change<'a> {
         self.list.slots.retain(|slot| slot.number != number);
         if self.list.slots.len() == before {
             bail!(
-                "there is no key slot {number}; `longhaul volume key list` shows those there are"
+                "key slot {number} does not exist; `longhaul volume key list` shows the existing \
+                 ones"
             );
         }
         if self.list.slots.is_empty() {
             bail!(
-                "key slot {number} is the last one, and without it nobody can read the volume: add another one first"
+                "key slot {number} is the last one, and without it nobody can read the volume: add \
+                 another one first"
             );
         }
         self.save().await
@@ -342,8 +346,9 @@ impl<'a> Change<'a> {
         let set = set(self.requests, self.info, epoch(self.info), (&self.found, &list)).await;
         match &set {
             Err(error) if matches!(error.downcast_ref(), Some(VolumeError::Changed)) => bail!(
-                "the list of the volume's keys has been changed meanwhile, and this command has changed nothing: look at it \
-                 (`longhaul volume key list`), and give the command again"
+                "the list of the volume's keys has been changed meanwhile, and this command has \
+                 changed nothing: look at it (`longhaul volume key list`), and give the command \
+                 again"
             ),
             _ => set,
         }

@@ -43,7 +43,7 @@ pub async fn status(requests: &Requests, volume: VolumeId, range: Range) -> Resu
     let ToHost::Status { result, .. } = requests.call(Lane::Read, status).await?.message else {
         return Err(unexpected());
     };
-    let runs = result.context("the store cannot say what the volume holds")?;
+    let runs = result.context("the store cannot show the content of the volume")?;
     let mut left = range.sectors;
     for run in &runs {
         if run.sectors == 0 || run.sectors > left {

@@ -157,13 +157,15 @@ fn identity() -> Result<VolumeId, Failure> {
 }
 
 /// This API, as OpenAPI.
-#[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "An OpenAPI document")))]
+#[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "An OpenAPI \
+                                                                                       document")))]
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     Json(Api::openapi())
 }
 
 /// All volumes.
-#[utoipa::path(get, path = "/v1/volumes", responses((status = 200, body = Volumes), (status = "default", body = Problem)))]
+#[utoipa::path(get, path = "/v1/volumes", responses((status = 200, body = Volumes), (status = "\
+                                                                                               default", body = Problem)))]
 async fn volumes(session: Session) -> Answer<Volumes> {
     let VolumeReply::List(list) = session.volume(VolumeOperation::List).await? else {
         return Err(unexpected());
@@ -343,7 +345,8 @@ async fn create_snapshot(
 
 /// A snapshot.
 #[utoipa::path(
-    get, path = "/v1/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("snapshot" = String, Path)),
+    get, path = "/v1/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("\
+                                                                                                 snapshot" = String, Path)),
     responses((status = 200, body = Snapshot), (status = "default", body = Problem)),
 )]
 async fn snapshot(
@@ -412,7 +415,8 @@ async fn create_clone(
     let parent = queries::info(&session, &name).await?;
     let keys = crate::attributes::get(&session, &parent, crate::keys::ATTRIBUTE).await?;
     if !keys.is_empty() {
-        let why = "the volume is encrypted, and so are clones of it: make one with `longhaul volume clone --key-file`";
+        let why = "the volume is encrypted, and so are clones of it: make one with `longhaul \
+                   volume clone --key-file`";
         return Err(Failure::new(StatusCode::CONFLICT, ProblemKind::Encrypted, why));
     }
     let id = identity()?;
@@ -479,7 +483,7 @@ async fn restore(
         None => {
             let all = queries::deleted::deleted(&session).await?;
             let found = all.into_iter().find(|deleted| deleted.id == volume);
-            found.ok_or_else(|| Failure::not_found("there is no such deleted volume"))?.name
+            found.ok_or_else(|| Failure::not_found("the deleted volume does not exist"))?.name
         }
     };
     match queries::deleted::ask(&session, TrashOperation::Restore { volume, name }).await? {
@@ -519,7 +523,8 @@ fn shown(reply: TenantReply) -> Answer<Tenant> {
 }
 
 /// All tenants.
-#[utoipa::path(get, path = "/v1/tenants", responses((status = 200, body = Tenants), (status = "default", body = Problem)))]
+#[utoipa::path(get, path = "/v1/tenants", responses((status = 200, body = Tenants), (status = "\
+                                                                                               default", body = Problem)))]
 async fn tenants(session: Session) -> Answer<Tenants> {
     match tenancy(&session, TenantOperation::List).await? {
         TenantReply::List(list) => {
@@ -582,7 +587,8 @@ async fn fleet(session: &Session, operation: StoreOperation) -> Result<StoreRepl
 }
 
 /// All stores of the installation.
-#[utoipa::path(get, path = "/v1/stores", responses((status = 200, body = Stores), (status = "default", body = Problem)))]
+#[utoipa::path(get, path = "/v1/stores", responses((status = 200, body = Stores), (status = "\
+                                                                                             default", body = Problem)))]
 async fn stores(session: Session) -> Answer<Stores> {
     match fleet(&session, StoreOperation::List).await? {
         StoreReply::List(list) => {
@@ -594,7 +600,8 @@ async fn stores(session: Session) -> Answer<Stores> {
 
 /// Strikes a store that is gone for good off the list of those there are.
 #[utoipa::path(
-    delete, path = "/v1/stores/{store}", params(("store" = String, Path, description = "Its identity")),
+    delete, path = "/v1/stores/{store}", params(("store" = String, Path, description = "Its \
+                                                                                        identity")),
     responses((status = 204), (status = "default", body = Problem)),
 )]
 async fn forget_store(session: Session, Path(store): Path<String>) -> Result<StatusCode, Failure> {
@@ -620,7 +627,8 @@ async fn report(session: &Session) -> Answer<Drained> {
 }
 
 /// Whether this store sends its hosts to others, and how many are left.
-#[utoipa::path(get, path = "/v1/store/drain", responses((status = 200, body = Drained), (status = "default", body = Problem)))]
+#[utoipa::path(get, path = "/v1/store/drain", responses((status = 200, body = Drained), (status = "\
+                                                                                                   default", body = Problem)))]
 async fn drained(session: Session) -> Answer<Drained> {
     report(&session).await
 }
@@ -636,7 +644,8 @@ async fn drain(session: Session, Said(Drain { draining }): Said<Drain>) -> Answe
 }
 
 /// Has this store hand hosts to stores that have clearly less to do.
-#[utoipa::path(post, path = "/v1/store/rebalance", responses((status = 200, body = Moved), (status = "default", body = Problem)))]
+#[utoipa::path(post, path = "/v1/store/rebalance", responses((status = 200, body = Moved), (status = "\
+                                                                                                      default", body = Problem)))]
 async fn rebalance(session: Session) -> Answer<Moved> {
     match fleet(&session, StoreOperation::Rebalance).await? {
         StoreReply::Moved(hosts) => Ok(Json(Moved { hosts })),
@@ -655,7 +664,8 @@ async fn about_replica(
 }
 
 /// The replica of all objects, and its lag at this store.
-#[utoipa::path(get, path = "/v1/replica", responses((status = 200, body = MaybeReplica), (status = "default", body = Problem)))]
+#[utoipa::path(get, path = "/v1/replica", responses((status = 200, body = MaybeReplica), (status = "\
+                                                                                                    default", body = Problem)))]
 async fn replica(session: Session) -> Answer<MaybeReplica> {
     let replica = about_replica(&session, ReplicaOperation::Show).await?;
     Ok(Json(MaybeReplica { replica }))

@@ -77,8 +77,9 @@ impl FromStr for Schedule {
         for part in text.split(',').filter(|part| !part.is_empty() && *part != "none") {
             let wrong = || {
                 format!(
-                    "{part:?} is not a part of a schedule: it is PERIOD=NUMBER, with hourly, daily, weekly or monthly and \
-                     how many of these snapshots to keep, 1 to {KEPT_MAX}, as in hourly=24,daily=7"
+                    "{part:?} is not a part of a schedule: it is PERIOD=NUMBER, with hourly, \
+                     daily, weekly or monthly and how many of these snapshots to keep, 1 to \
+                     {KEPT_MAX}, as in hourly=24,daily=7"
                 )
             };
             let (name, count) = part.split_once('=').ok_or_else(wrong)?;

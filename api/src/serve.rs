@@ -149,7 +149,8 @@ async fn connection(
 /// Answers one request of somebody for whom there is no place.
 async fn turn_away(stream: TlsStream<TcpStream>) {
     let service = service_fn(|_: Request<Incoming>| {
-        let why = "the store has too many HTTP connections with this credential, or at all: close some, or try again later";
+        let why = "the store has too many HTTP connections with this credential, or at all: close \
+                   some, or try again later";
         std::future::ready(Ok::<_, Infallible>(Failure::unavailable(why).into_response()))
     });
     let mut http = http1::Builder::new();

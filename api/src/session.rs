@@ -78,7 +78,7 @@ impl<S: Sync> FromRequestParts<S> for Session {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Session, Failure> {
         let Some(caller) = parts.extensions.get::<Arc<Caller>>() else {
-            return Err(Failure::unavailable("the connection is of nobody"));
+            return Err(Failure::unavailable("the connection has no session"));
         };
         match caller.requests().await {
             Ok(requests) => Ok(Session { requests }),

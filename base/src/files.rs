@@ -144,7 +144,8 @@ impl Lock {
                 let _ = File::from(file).read_to_string(&mut pid);
                 let pid = if pid.trim().is_empty() { "unknown" } else { pid.trim() };
                 bail!(
-                    "{} is in use by another longhaul process (pid {pid}): stop it first, or use another directory",
+                    "{} is in use by another longhaul process (pid {pid}): stop it first, or use \
+                     another directory",
                     dir.display()
                 );
             }

@@ -77,7 +77,7 @@ pub fn conclude<A>(
         if flag == "--log" {
             match log::set_log(&line.log) {
                 Ok(()) => done.push(flag),
-                Err(error) => tracing::error!("--log is not taken up: {error}"),
+                Err(error) => tracing::error!("cannot apply the new --log: {error}"),
             }
         } else if taken.contains(&flag.as_str()) {
             done.push(flag);
@@ -88,6 +88,6 @@ pub fn conclude<A>(
     let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
     tracing::info!("reloaded: {done}");
     if !waiting.is_empty() {
-        tracing::warn!("changed, and taken up at the next start only: {}", waiting.join(", "));
+        tracing::warn!("changed, but not before the next start: {}", waiting.join(", "));
     }
 }

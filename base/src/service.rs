@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Tells systemd, if it is there (sd_notify(3)).
 pub fn notify(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
-        tracing::debug!("systemd could not be told: {error}");
+        tracing::debug!("cannot notify systemd: {error}");
     }
 }
 

@@ -251,7 +251,8 @@ pub struct LimitArgs {
     pub volume: String,
     /// Most that it may send to the store: `20Mbit/s`, `none`, or by time of day
     /// (`50Mbit/s,08:00-18:00=5Mbit/s`).
-    #[arg(long, value_name = "RATE", value_parser = Schedule::parse, required_unless_present = "readahead_rate")]
+    #[arg(long, value_name = "RATE", value_parser = Schedule::parse, required_unless_present = "\
+                                                                                                readahead_rate")]
     pub drain_rate: Option<Schedule>,
     /// Most that it may read ahead.
     #[arg(long, value_name = "RATE", value_parser = Schedule::parse)]
@@ -426,7 +427,7 @@ pub fn arguments(args: Vec<OsString>) -> Result<Vec<OsString>> {
     let unknown = |key: &&String| !commands.contains(&key.as_str()) && !access(key);
     if let Some(unknown) = config.keys().find(unknown) {
         bail!(
-            "{}: there is no command `{unknown}`; tables are {}, {}",
+            "{}: `{unknown}` is no command; tables are {}, {}",
             path.display(),
             commands.join(", "),
             ACCESS_TABLES.join(", ")

@@ -53,11 +53,11 @@ pub fn check(dir: &Path, json: bool) -> Result<()> {
         ),
         Location::Device(path) => (Vec::new(), check_device(&path)?),
         Location::Bucket { .. } => bail!(
-            "check takes a directory or a device, and {0} is a bucket: copy what is in it (`aws s3 sync {0} DIR`) while its \
-             store is stopped, and check the copy",
+            "check takes a directory or a device, and {0} is a bucket: copy its objects (`aws s3 \
+             sync {0} DIR`) while its store is stopped, and check the copy",
             dir.display()
         ),
-        Location::Memory { .. } => bail!("what was in memory is gone: there is nothing to check"),
+        Location::Memory { .. } => bail!("the memory of a store has nothing to check"),
     };
     print(dir, &report, json)
 }
@@ -243,8 +243,8 @@ fn check_cache(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<(
     }
     let found = load.report();
     report.notes.push(format!(
-        "{}: a read cache with {blocks} blocks of 4 KiB, {bad} of which are not what was written there, and {} bad \
-         pages of its index; what is bad is not used",
+        "{}: a read cache with {blocks} blocks of 4 KiB, {bad} of them damaged, and {} damaged \
+         pages of its index; the host does not use the damaged parts",
         path.display(),
         found.bad_pages
     ));
@@ -297,7 +297,7 @@ fn check_device(path: &Path) -> Result<Report> {
     for meta in device.list("") {
         if let Err(problem) = device.verify(&meta.key) {
             let advice =
-                "bring the device back from a copy, or see below what the object is".into();
+                "restore the device from a copy, or see the description of the object below".into();
             let file = device.place(&meta.key);
             report.damage.push(Damage { file, offset: None, problem, advice });
         }
@@ -314,9 +314,12 @@ fn check_objects(all: &dyn Stored, report: &mut Report) -> Result<()> {
             report.notes.push(format!("it is a replica of {of}"));
         }
         LocationRole::Replica { of, .. } => report.notes.push(format!(
-            "it is to be a replica of {of}, and not everything has been there yet: volumes may be missing or cut short"
+            "it is to be a replica of {of}, and not everything has been there yet: volumes may be \
+             missing or cut short"
         )),
-        LocationRole::Replaced { by } => report.notes.push(format!("volumes are served from {by} now")),
+        LocationRole::Replaced { by } => {
+            report.notes.push(format!("volumes are served from {by} now"))
+        }
     }
     let objects = &objects;
     small::objects(objects, report)?;
@@ -371,8 +374,9 @@ fn check_objects(all: &dyn Stored, report: &mut Report) -> Result<()> {
             report.damage.push(Damage {
                 file,
                 offset: None,
-                problem: "nothing describes the volume whose data this is".into(),
-                advice: "restore its description (below volumes/ or deleted/) from a copy; if it was to be deleted, remove it"
+                problem: "the volume of this data has no description".into(),
+                advice: "restore its description (below volumes/ or deleted/) from a copy; if it \
+                         was to be deleted, remove it"
                     .into(),
             });
         }
@@ -559,7 +563,9 @@ fn check_volume(
                 file: objects.place(&key),
                 offset: None,
                 problem,
-                advice: "delete it: only a list of volumes that are not in use may then show an older size".into(),
+                advice: "delete it: only a list of volumes that are not in use may then show an \
+                         older size"
+                    .into(),
             });
         }
     }
@@ -630,8 +636,8 @@ fn check_staged(
     }
     if !unused.is_empty() {
         report.notes.push(format!(
-            "volume {}: {} staged objects ({}) hold nothing that is visible: copies that were never made, or have \
-             been overwritten; they go when the volume is deleted",
+            "volume {}: {} staged objects ({}) have no visible data: their copies were never made, \
+             or clients have overwritten them; they go with the volume",
             spec.name,
             unused.len(),
             show_bytes(unused.values().sum())

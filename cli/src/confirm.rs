@@ -33,7 +33,8 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
             ),
             VolumeCommand::Delete { name, now: false, yes } => (
                 format!(
-                    "volume {name} is deleted; `longhaul volume undelete` brings it back for as long as the store keeps it"
+                    "volume {name} is deleted; `longhaul volume undelete` brings it back for as \
+                     long as the store keeps it"
                 ),
                 yes,
             ),
@@ -43,17 +44,18 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
             ),
             VolumeCommand::AcceptLoss { name, yes } => (
                 format!(
-                    "what a host acknowledged of volume {name} and did not deliver is given up; `longhaul volume lost` shows it"
+                    "this gives up the undelivered writes of volume {name}; `longhaul volume lost` \
+                     shows them"
                 ),
                 yes,
             ),
             VolumeCommand::Key(KeyCommand::Remove { name, slot, yes }) => {
-                (format!("what key slot {slot} is for opens volume {name} no more"), yes)
+                (format!("the key of slot {slot} will no longer open volume {name}"), yes)
             }
             _ => return None,
         },
         Command::Detach(DetachArgs { name, drop_undelivered: true, yes, .. }) => {
-            (format!("what was not delivered of volume {name} is given up"), yes)
+            (format!("this gives up the undelivered writes of volume {name}"), yes)
         }
         Command::Snapshot(args) => match &args.command {
             SnapshotCommand::Delete { snapshots, yes } => {
@@ -62,7 +64,8 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
             }
             SnapshotCommand::Rollback { snapshot, yes } => (
                 format!(
-                    "what was written to volume {} since {snapshot} is gone, unless another snapshot has it",
+                    "this loses all writes to volume {} since {snapshot}, unless another snapshot \
+                     has them",
                     snapshot.volume
                 ),
                 yes,
@@ -78,7 +81,9 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
                 (format!("store {id} is struck off the list, and its certificate is refused"), yes)
             }
             Some(StoreCommand::Replica { command: ReplicaCommand::Remove { yes, .. } }) => (
-                "there is no replica any more, and what is there cannot be gone on with".to_owned(),
+                "the installation has no replica any more, and no store can take over with its \
+                 objects"
+                    .to_owned(),
                 yes,
             ),
             _ => return None,
@@ -105,7 +110,7 @@ fn destroys(command: &Command) -> Option<(String, bool)> {
 pub fn ask(what: &str) -> Result<()> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         bail!(Usage(format!(
-            "{what}: say --yes if that is meant, as there is no terminal on which to ask"
+            "{what}: give --yes to confirm, because there is no terminal for the question"
         )));
     }
     let mut errors = std::io::stderr().lock();

@@ -153,7 +153,8 @@ fn verify(state: &Path, head: Option<&str>, json: bool) -> Result<()> {
     }
     if !json {
         tell(
-            "no line was removed, moved or edited; keep `head` elsewhere and give it with --head the next time",
+            "no line was removed, moved or edited; keep `head` elsewhere and give it with --head \
+             the next time",
         );
     }
     Ok(())
@@ -202,7 +203,7 @@ fn named<'a>(stores: &'a [Store], id: &str) -> Result<&'a Store> {
     match (found.next(), found.next()) {
         (Some(store), None) => Ok(store),
         (None, _) => Err(Usage(format!(
-            "there is no store {id}; `longhaul store list` shows those there are"
+            "store {id} does not exist; `longhaul store list` shows the existing ones"
         ))
         .into()),
         (Some(_), Some(_)) => Err(Usage(format!("{id} is the beginning of several stores")).into()),
@@ -230,8 +231,8 @@ async fn drain(to: &StoresArgs, id: Option<&str>, on: bool, limit: Duration) -> 
     }
     if on && left > 0 {
         bail!(
-            "{left} hosts are still at store {store}: they do not reach another one, were given this one with --store, \
-             or are too old to know others; when it is stopped they wait until it is back"
+            "{left} hosts are still at store {store}: they reach no other one, have this one by \
+             --store, or are too old to know others; when it stops, they wait until it is back"
         );
     }
     Ok(())

@@ -131,7 +131,7 @@ async fn command(client: &Client, args: &VolumeArgs) -> Result<()> {
         VolumeCommand::Lost { name } => lost::run(client, name, args.json).await,
         VolumeCommand::AcceptLoss { name, .. } => {
             client.accept_loss(name).await.with_context(|| named(name))?;
-            done(args.json, &format!("volume {name} can be attached without what was lost"))
+            done(args.json, &format!("a host can attach volume {name} without the lost writes"))
         }
         VolumeCommand::Import { name, file, yes } => {
             let link = client.link().await?;

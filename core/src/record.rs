@@ -155,7 +155,8 @@ pub enum RecordError {
     Magic,
     /// A later version wrote it, or the header is damaged: only a known version has a checksum.
     #[error(
-        "record version {0} is not known to this version of longhaul: it is damaged, or a newer version wrote it"
+        "record version {0} is not known to this version of longhaul: it is damaged, or a newer \
+         version wrote it"
     )]
     Version(u8),
     /// Header or table do not match their checksum with the volume's seed.
@@ -176,7 +177,7 @@ pub enum RecordError {
         key: u32,
     },
     /// It is not encrypted, and the volume is.
-    #[error("{0} is not encrypted, and the volume is: somebody without its key wrote it")]
+    #[error("{0} is unencrypted in an encrypted volume: somebody without its key wrote it")]
     Plain(Range),
     /// A block is as it was stored, but does not open: somebody forged or moved it, or the key is
     /// another one.

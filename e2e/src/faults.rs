@@ -163,11 +163,13 @@ fn serve(state: &State, client: TcpStream) -> Result<()> {
         match fault {
             Fault::Answer(status, code) => {
                 let text = format!(
-                    "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>as the test wants it</Message></Error>"
+                    "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>as the test wants \
+                     it</Message></Error>"
                 );
                 write!(
                     writer,
-                    "HTTP/1.1 {status} X\r\nContent-Type: application/xml\r\nContent-Length: {}\r\n\r\n{text}",
+                    "HTTP/1.1 {status} X\r\nContent-Type: application/xml\r\nContent-Length: \
+                     {}\r\n\r\n{text}",
                     text.len()
                 )?;
                 continue;

@@ -166,7 +166,8 @@ impl History {
             },
         };
         let mut text = format!(
-            "the disk shows no prefix of the {} changes ({least} are flushed); nearest is the first {nearest}, where",
+            "the disk shows no prefix of the {} changes ({least} are flushed); nearest is the \
+             first {nearest}, where",
             self.changes.len()
         );
         let wrong = (0..seen.len()).filter(|block| seen[*block] != holds[*block]);

@@ -47,7 +47,8 @@ pub use store_args::StoreArgs;
 
 fn make_seeds() -> Vec<Vec<u8>> {
     [
-        "[host]\nstate = \"/s\"\ncredential = \"/c\"\njournal-size = \"2GiB\"\nnbd = [\"unix:/x\"]\n",
+        "[host]\nstate = \"/s\"\ncredential = \"/c\"\njournal-size = \"2GiB\"\nnbd = \
+         [\"unix:/x\"]\n",
         "[store]\ndata = \"/d\"\nlisten = \"127.0.0.1:1\"\nadmin = \"none\"\n",
         "[demo]\nwan-delay = \"8ms\"\nsize = 1073741824\nwrite-through = true\nonce = false\n",
         "[host]\nvolume = [1, 2.5, \"a\"]\ndrain-limit = \"10s\"\n[status]\n",

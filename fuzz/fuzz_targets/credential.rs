@@ -38,14 +38,11 @@ fn make_seeds() -> Vec<Vec<u8>> {
     };
     let grant = |name: &str, kind: &str| {
         format!(
-            "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"role\":\"write\",\"volumes\":[\"db*\",\"acme/*\"],\
-             \"key\":\"00\",\"store\":\"1\",\"issued\":\"2026-01-01T00:00:00Z\",\
-             \"not_after\":\"2099-01-01T00:00:00Z\"}}"
+            "{{\"name\":\"{name}\",\"kind\":\"{kind}\",\"role\":\"write\",\"volumes\":[\"db*\",\"acme/*\"],\"key\":\"00\",\"store\":\"1\",\"issued\":\"2026-01-01T00:00:00Z\",\"not_after\":\"2099-01-01T00:00:00Z\"}}"
         )
     };
     let list = format!(
-        "{{\"version\":1,\"stores\":[\"store:7777\"],\"list\":{{\"generation\":2,\"accepted\":{{\"01ab\":{},\"store:02\":{}}},\
-         \"withdrawn\":{{\"tenant:acme:03\":\"2099-01-01T00:00:00Z\"}}}}}}",
+        "{{\"version\":1,\"stores\":[\"store:7777\"],\"list\":{{\"generation\":2,\"accepted\":{{\"01ab\":{},\"store:02\":{}}},\"withdrawn\":{{\"tenant:acme:03\":\"2099-01-01T00:00:00Z\"}}}}}}",
         grant("host", "host"),
         grant("store-1", "store")
     );

@@ -23,11 +23,8 @@ fn request(flags: u8, text: &str) -> Vec<u8> {
 fn make_seeds() -> Vec<Vec<u8>> {
     let start = |settings: u8| vec![settings, 1, 2, 3, 4];
     let names = format!("InitiatorName={INITIATOR}\0TargetName=iqn.2026-11.io.longhaul:v\0");
-    let all = "HeaderDigest=CRC32C,None\0DataDigest=None\0MaxConnections=4\0InitialR2T=No\0\
-               ImmediateData=Yes\0MaxRecvDataSegmentLength=262144\0MaxBurstLength=0x40000\0\
-               FirstBurstLength=65536\0DefaultTime2Wait=2\0DefaultTime2Retain=20\0MaxOutstandingR2T=8\0\
-               DataPDUInOrder=No\0DataSequenceInOrder=No\0ErrorRecoveryLevel=2\0IFMarker=No\0\
-               OFMarkInt=2048~8192\0TaskReporting=FastAbort,RFC3720\0iSCSIProtocolLevel=2\0X-a.b=1\0";
+    let all = "\
+               HeaderDigest=CRC32C,None\0DataDigest=None\0MaxConnections=4\0InitialR2T=No\0ImmediateData=Yes\0MaxRecvDataSegmentLength=262144\0MaxBurstLength=0x40000\0FirstBurstLength=65536\0DefaultTime2Wait=2\0DefaultTime2Retain=20\0MaxOutstandingR2T=8\0DataPDUInOrder=No\0DataSequenceInOrder=No\0ErrorRecoveryLevel=2\0IFMarker=No\0OFMarkInt=2048~8192\0TaskReporting=FastAbort,RFC3720\0iSCSIProtocolLevel=2\0X-a.b=1\0";
     let plain = [start(0), request(0x87, &format!("{names}{all}"))].concat();
     let staged = [
         start(0),

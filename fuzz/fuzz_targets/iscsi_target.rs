@@ -23,10 +23,7 @@ const NO_TAG: u32 = u32::MAX;
 fn keys(settings: u8, initiator: &str, volume: &str) -> Vec<u8> {
     let yes_no = |bit: u8| if settings & bit != 0 { "Yes" } else { "No" };
     format!(
-        "InitiatorName=iqn.2001-04.com.example:{initiator}\0TargetName=iqn.2026-11.io.longhaul:{volume}\0\
-         ErrorRecoveryLevel={}\0InitialR2T={}\0ImmediateData={}\0MaxConnections=2\0\
-         MaxOutstandingR2T=3\0MaxRecvDataSegmentLength=1024\0MaxBurstLength=4096\0FirstBurstLength=2048\0\
-         DefaultTime2Wait=0\0iSCSIProtocolLevel=2\0{}",
+        "InitiatorName=iqn.2001-04.com.example:{initiator}\0TargetName=iqn.2026-11.io.longhaul:{volume}\0ErrorRecoveryLevel={}\0InitialR2T={}\0ImmediateData={}\0MaxConnections=2\0MaxOutstandingR2T=3\0MaxRecvDataSegmentLength=1024\0MaxBurstLength=4096\0FirstBurstLength=2048\0DefaultTime2Wait=0\0iSCSIProtocolLevel=2\0{}",
         settings % 3,
         yes_no(4),
         yes_no(8),

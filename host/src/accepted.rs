@@ -18,8 +18,8 @@ pub enum RootArgumentError {
     NotNameHash(String),
     /// Of `--expect-root` without a name, on a host that attaches this many volumes.
     #[error(
-        "--expect-root HASH is for a host with one --volume, and there are {0}: give --expect-root \
-         NAME=HASH"
+        "--expect-root HASH is for a host with one --volume, and this one has {0}: give \
+         --expect-root NAME=HASH"
     )]
     NoName(usize),
 }

@@ -78,8 +78,7 @@ impl Bitmaps {
                 }
                 Some(other) => {
                     tracing::warn!(
-                        "what is different in a snapshot of volume {} since {name} cannot be told: \
-                         {other:?}",
+                        "cannot compare a snapshot of volume {} with {name}: {other:?}",
                         self.volume
                     );
                     return Err(BlockError::Medium(range));

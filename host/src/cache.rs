@@ -51,7 +51,7 @@ pub fn open(
     let opened =
         if bytes == 0 { remove(&dir) } else { open_file(&dir, (name, volume), bytes, sealed) };
     opened.unwrap_or_else(|error| {
-        tracing::warn!(volume = name, "there is no read cache: {error:#}");
+        tracing::warn!(volume = name, "the volume has no read cache: {error:#}");
         None
     })
 }
@@ -84,7 +84,7 @@ fn open_file(
     if bytes < wanted {
         tracing::warn!(
             volume = name,
-            "the read cache gets {} of {}: there is no more room in {}",
+            "the read cache gets {} of {}: {} has no more room",
             show_bytes(bytes),
             show_bytes(wanted),
             dir.display()
@@ -128,7 +128,7 @@ fn load(file: &File, geometry: Geometry, volume: VolumeId) -> Result<(Cache, Loa
     let report = load.report();
     if report.bad_pages > 0 {
         tracing::warn!(
-            "{} pages of the index of a read cache are damaged; what they named is not used",
+            "{} pages of the index of a read cache are damaged; the host does not use their blocks",
             report.bad_pages
         );
     }

@@ -85,8 +85,8 @@ impl EncryptionPolicy {
             }
             Some(KnownEncryption::Name) if !plain => {
                 return Some(format!(
-                    "{begin} a volume of this name was when it was attached here before: {lie} If \
-                     it was deleted and created anew without encryption, start the host with \
+                    "{begin} a volume of this name was encrypted at an earlier attach here: {lie} \
+                     If it was deleted and created anew without encryption, start the host with \
                      --plain {name}"
                 ));
             }

@@ -40,7 +40,7 @@ metrics! {
         gauge "longhaul_host_waiting_flushes" Number
             "Flushes that wait for durability." |v| v.waiting.waiting_flushes;
         gauge "longhaul_readahead_buffered_bytes" Bytes
-            "Memory taken by what was read ahead." |v| v.readahead.buffered_bytes;
+            "Memory of the read-ahead, used or not." |v| v.readahead.buffered_bytes;
         gauge "longhaul_readahead_in_flight_bytes" Bytes
             "Bytes being read ahead." |v| v.readahead.in_flight_bytes;
         gauge "longhaul_readahead_window_bytes" Bytes
@@ -48,7 +48,7 @@ metrics! {
         gauge "longhaul_readahead_streams" Number
             "Streams read ahead of in the last second." |v| v.readahead.streams;
         gauge "longhaul_readahead_accuracy" Ratio
-            "Share of what was read ahead that clients read."
+            "Share of the read-ahead that clients read."
             |v| v.readahead.accuracy.unwrap_or(1.0);
         gauge "longhaul_host_connections" Number "NBD clients." |v| v.connections;
     }
@@ -89,7 +89,7 @@ metrics! {
         counter "longhaul_cache_forgotten_bytes_total" Bytes
             "Bytes forgotten because they were written." |c| c.forgotten_bytes;
         counter "longhaul_cache_damaged_blocks_total" Number
-            "Blocks of 4 KiB that were not what had been written." |c| c.damaged_blocks;
+            "Blocks of 4 KiB that the disk did not return as written." |c| c.damaged_blocks;
     }
 }
 
@@ -141,12 +141,12 @@ metrics! {
         counter "longhaul_host_journal_hit_bytes_total" Bytes
             "Bytes read from the journal." |v| v.counters.get("journal_hit_bytes").copied();
         counter "longhaul_host_readahead_hit_bytes_total" Bytes
-            "Bytes read from what was read ahead."
+            "Bytes read from the read-ahead."
             |v| v.counters.get("readahead_hit_bytes").copied();
         counter "longhaul_host_cache_hit_bytes_total" Bytes
             "Bytes read from the read cache." |v| v.counters.get("cache_hit_bytes").copied();
         counter "longhaul_host_readahead_wait_bytes_total" Bytes
-            "Bytes that were being read ahead when clients asked for them."
+            "Bytes of reads that waited for a read-ahead under way."
             |v| v.counters.get("readahead_wait_bytes").copied();
         counter "longhaul_readahead_issued_bytes_total" Bytes
             "Bytes read ahead." |v| v.counters.get("readahead_issued_bytes").copied();
@@ -203,14 +203,14 @@ metrics! {
         gauge "longhaul_host_link_window_bytes" Bytes
             "Bytes that may be under way to the store." |path| path.window_bytes;
         gauge "longhaul_host_link_rate_bytes_per_second" BytesPerSecond
-            "What the path to the store delivered when it was used last."
+            "Rate of the path to the store at its last use."
             |path| path.rate_bytes_per_second;
         gauge "longhaul_host_link_base_rtt_seconds" Seconds
             "Least round-trip time to the store of the last seconds." |path| path.base_rtt_ms / 1e3;
         gauge "longhaul_host_link_queue_seconds" Seconds
             "Queue in front of the bottleneck on the way to the store." |path| path.queue_ms / 1e3;
         gauge "longhaul_host_link_competing" Number
-            "Whether somebody else fills that queue." |path| path.competing;
+            "Whether traffic of others fills that queue." |path| path.competing;
     }
 }
 
@@ -220,9 +220,9 @@ metrics! {
         counter "longhaul_host_link_datagram_requests_total" Number
             "Small reads asked for in datagrams." |link| link.datagrams.requests;
         counter "longhaul_host_link_datagram_repeats_total" Number
-            "Of those, repeats for what was lost or late." |link| link.datagrams.repeats;
+            "The ones among them that repeat a lost or late request." |link| link.datagrams.repeats;
         counter "longhaul_host_link_datagram_recovered_total" Number
-            "Replies whose lost part was made from the parity." |link| link.datagrams.recovered;
+            "Replies with a lost part restored from the parity." |link| link.datagrams.recovered;
         counter "longhaul_host_link_datagram_by_stream_total" Number
             "Requests that went by stream after all." |link| link.datagrams.by_stream;
         counter "longhaul_host_link_datagram_useful_bytes_total" Bytes
@@ -243,9 +243,9 @@ metrics! {
         counter "longhaul_host_link_early_offered_total" Number
             "Connections begun with data in the first flight (0-RTT)." |link| link.early.offered;
         counter "longhaul_host_link_early_accepted_total" Number
-            "Of them those whose data the store took." |link| link.early.accepted;
+            "The ones among them whose data the store took." |link| link.early.accepted;
         counter "longhaul_host_link_early_rejected_total" Number
-            "Of them those whose data had to be sent again." |link| link.early.rejected;
+            "The ones among them whose data had to go out again." |link| link.early.rejected;
     }
 }
 
@@ -321,8 +321,7 @@ fn durations(out: &mut Metrics, host: &HostSnapshot) {
             family.durations(&[("volume", volume), ("kind", label)], numbers.of(kind));
         }
     }
-    let help =
-        "Time in a stage; its sum divided by the number of requests is what one spends there.";
+    let help = "Time in a stage. Divide its sum by the number of requests for the time of one.";
     let mut family = out.family("longhaul_stage_seconds", "histogram", help);
     for (volume, numbers) in &host.metrics {
         for (stage, histogram) in numbers.stages.all() {
@@ -337,7 +336,7 @@ fn link(out: &mut Metrics, link: &LinkStatus) {
         out.all(PATH, path);
     }
     if let Some(transport) = &link.transport {
-        let help = "1 for what carries the link now.";
+        let help = "1 for the present transport of the link.";
         let mut family = out.family("longhaul_host_link_transport", "gauge", help);
         family.sample(&[("transport", transport.as_str())], 1.0);
     }

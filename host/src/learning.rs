@@ -76,12 +76,13 @@ impl LearnedTables {
 impl TableInProgress {
     /// Begins an empty table beside `dir`.
     ///
-    /// # Errors If the host cannot make its files.
+    /// # Errors
+    /// If the host cannot make its files.
     pub async fn begin(dir: &Path, head: Head, committed: Seq) -> Result<TableInProgress> {
         let dir = dir.with_extension("new");
         let begin = move || {
             let files = create_files(&dir, &head, true)?;
-            let learner = Learner::new(head, memory()).context("a table of versions has no key")?;
+            let learner = Learner::new(head, memory()).context("a version table has no key")?;
             let disk = start_disk(&dir, files)?;
             Ok(TableInProgress { learner, disk, dir, committed, told: Instant::now() })
         };
@@ -215,8 +216,8 @@ pub fn refusal(name: &str, range: Range, error: ReadError) -> AttachFailure {
             "volume {name} was attached with epoch {epoch} by another host while it was being read"
         )),
         ReadError::Medium(range) => AttachFailure::Refused(format!(
-            "volume {name}: the store's data of {range} is damaged, so its root cannot be worked \
-             out: `longhaul check` on the store says what is damaged"
+            "volume {name}: the store's data of {range} is damaged, so the host cannot compute its \
+             root: run `longhaul check` on the store to see the damage"
         )),
         ReadError::Invalid => unfit(name, range),
     }
@@ -225,6 +226,6 @@ pub fn refusal(name: &str, range: Range, error: ReadError) -> AttachFailure {
 /// The store gives out what cannot be the content of the volume.
 pub fn unfit(name: &str, range: Range) -> AttachFailure {
     AttachFailure::Refused(format!(
-        "volume {name}: what the store gives out of {range} is no content of an encrypted volume"
+        "volume {name}: the store's data of {range} is not content of an encrypted volume"
     ))
 }

@@ -86,7 +86,7 @@ impl Exports for One {
     ) -> LocalBoxFuture<'static, Result<(ExportInfo, Rc<Volume>), LookupError>> {
         Box::pin(async move {
             if !name.is_empty() && name != self.0.name() {
-                let message = format!("there is only the export `{}`", self.0.name());
+                let message = format!("the only export is `{}`", self.0.name());
                 return Err(LookupError { kind: LookupErrorKind::Unknown, message });
             }
             Ok((super::nbd::export_info(&self.0), self.0.clone()))

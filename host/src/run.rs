@@ -65,7 +65,7 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     let (args, config, settings) = (&line.args, line.config.as_deref(), line.settings);
     if args.write_through && !args.roots.expect_root.is_empty() {
         bail!(Usage(
-            "--write-through keeps no table of versions, which --expect-root is for: leave one of \
+            "--expect-root needs a version table, and --write-through keeps none: leave one of \
              them out"
                 .into()
         ));
@@ -188,8 +188,8 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     }
     if listeners.is_empty() && portals.is_empty() {
         tracing::info!(
-            "no --nbd and no --iscsi address: volumes are attached and drained, but nobody can use \
-             them"
+            "no --nbd and no --iscsi address: the host attaches and drains volumes, but nobody can \
+             use them"
         );
     }
     let mut accepting = Vec::new();
@@ -201,8 +201,8 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         let address = portal.address();
         if nobody && !address.ip().is_loopback() {
             tracing::info!(
-                "serving iSCSI on {address}, where nobody may use anything yet: `longhaul iscsi \
-                 allow VOLUME IQN` lets an initiator in"
+                "serving iSCSI on {address}, where no initiator has a grant yet: `longhaul iscsi \
+                 allow VOLUME IQN` gives one"
             );
         } else {
             tracing::info!("serving iSCSI on {address}");
@@ -290,7 +290,7 @@ async fn take_up(
         _ => None,
     };
     if initiators.needs_restart(fixed) {
-        tracing::warn!("[iscsi] portals and weak-chap are taken up at the next start only");
+        tracing::warn!("changes of [iscsi] portals and weak-chap need a restart");
     }
     let (sender, answer) = oneshot::channel();
     let question = AdminRequest::Reload(Box::new(initiators), clients, sender);
@@ -349,12 +349,12 @@ fn farewell(registry: &VolumeRegistry) {
         } else if status.lag_bytes == 0 {
             tracing::info!(
                 volume = name,
-                "everything is at the store, which could not be told that this host stops"
+                "the store has everything, but did not hear that this host stops"
             );
         } else if status.memory_only {
             tracing::error!(
                 volume = name,
-                "{} were not delivered and are lost: there is no journal to keep them",
+                "{} are undelivered and lost: the volume has no journal",
                 show_bytes(status.lag_bytes)
             );
         } else {

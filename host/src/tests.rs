@@ -326,7 +326,7 @@ fn reservations_stay_with_the_volume() {
         let Err(OpenError::NotFound(_)) =
             iscsi::Volumes::open(registry.clone(), "none".into()).await
         else {
-            panic!("there is no such volume");
+            panic!("the volume does not exist");
         };
         let (volume, saved) = open(&registry).await.unwrap();
         assert!(saved.is_empty());
@@ -623,7 +623,7 @@ fn writes_that_a_fenced_host_kept_are_never_taken_for_delivered() {
         let refusal = registry.clone().open("v".into(), true).await.err().unwrap();
         assert!(refusal.message.contains("--drop-undelivered"), "{}", refusal.message);
         let error = registry.detach("v", false).await.unwrap_err().to_string();
-        assert!(error.contains("may not be at the store"), "{error}");
+        assert!(error.contains("the store may lack"), "{error}");
     });
     assert_eq!(kept(), (true, false));
     // A journal that the volume does not use may come while the volume is attached.

@@ -86,7 +86,7 @@ pub fn save(state: &StateDir, id: VolumeId, name: &str, trace: &Trace) -> Result
     let names = names(state, id)?;
     ensure!(
         names.len() < MAX_TRACES || names.iter().any(|other| other == name),
-        "there are {MAX_TRACES} traces of this volume already: delete one and record it again"
+        "this volume has {MAX_TRACES} traces already: delete one and record it again"
     );
     files::create_dir(&dir(state, id))?;
     files::replace(&path(state, id, name), &trace.encode(), 0o600)

@@ -237,7 +237,7 @@ impl Uplink for Router {
                         return Some(ToHost::Staged { request, volume, result }.into());
                     }
                     ToStore::Changed { request, volume, .. } => {
-                        tracing::info!("the store is too old to say what a cache must forget");
+                        tracing::info!("the store is too old to list the writes for a cache");
                         let result = Ok(Changes::Unknown);
                         return Some(ToHost::Changed { request, volume, result }.into());
                     }

@@ -61,9 +61,9 @@ pub fn head(dir: &Path, volume: VolumeId) -> Result<Option<Head>> {
     .with_context(|| format!("cannot read {}", path.display()))?;
     Head::newest(volume, &heads).with_context(|| {
         format!(
-            "the table of versions in {} cannot be used, so nothing tells whether the store rolls \
-             the volume back: bring it back from a copy, or move that directory away to believe \
-             what the store has now",
+            "the version table in {} is unusable, so the host cannot notice a rollback by the \
+             store: restore the table from a copy, or move that directory away to accept the \
+             store's present data",
             dir.display()
         )
     })
@@ -90,7 +90,7 @@ pub fn create_files(dir: &Path, head: &Head, new: bool) -> Result<Vec<File>> {
         Ok(files)
     };
     files::create_dir(dir)?;
-    open().with_context(|| format!("cannot open the table of versions in {shown}"))
+    open().with_context(|| format!("cannot open the version table in {shown}"))
 }
 
 fn regular(file: File) -> std::io::Result<File> {
@@ -157,8 +157,8 @@ pub fn open_files(
 ) -> Result<VersionTable> {
     let files = create_files(dir, &head, new)?;
     let versions = Versions::new(head, committed, forgotten, memory());
-    let versions = versions
-        .with_context(|| format!("the table of versions in {} has no key", dir.display()))?;
+    let versions =
+        versions.with_context(|| format!("the version table in {} has no key", dir.display()))?;
     Ok(VersionTable { versions, disk: start_disk(dir, files)? })
 }
 
@@ -184,7 +184,7 @@ pub fn root_of(dir: &Path, volume: VolumeId) -> Result<Option<(Head, Root)>> {
         }
         Ok(())
     };
-    work().with_context(|| format!("cannot read the table of versions in {}", dir.display()))?;
+    work().with_context(|| format!("cannot read the version table in {}", dir.display()))?;
     Ok(rooting.finish().map(|root| (head, root)))
 }
 

@@ -288,7 +288,8 @@ pub fn run() -> Result<()> {
         };
         let [segments, bundles, map] = ["segments", "bundles", MAP].map(put);
         println!(
-            "{turnover:>8} {:>10.2} {segments:>10.2} {bundles:>10.2} {map:>10.3} {:>10.3} {most:>10.2}",
+            "{turnover:>8} {:>10.2} {segments:>10.2} {bundles:>10.2} {map:>10.3} {:>10.3} \
+             {most:>10.2}",
             segments + bundles + map,
             space / samples
         );

@@ -122,7 +122,8 @@ fn section(results: Results<'_>, verdicts: &[Verdict], pictures: &[Picture]) -> 
         for verdict in verdicts {
             let _ = writeln!(
                 out,
-                "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td \
+                 class=\"n\">{}</td><td>{}</td></tr>",
                 escape(&verdict.name),
                 escape(&verdict.point),
                 verdict.value.map_or("–".into(), number),
@@ -327,7 +328,8 @@ mod tests {
             "late, &quot;very&quot;",
             "T_disk + T_protocol",
             "Stages without a timer, or not passed: front, host, journal_write,",
-            "<td>8ms</td><td class=\"n\">16.3</td><td class=\"n\">16.4</td><td class=\"n\">17.2</td>",
+            "<td>8ms</td><td class=\"n\">16.3</td><td class=\"n\">16.4</td><td \
+             class=\"n\">17.2</td>",
         ] {
             assert!(page.contains(part), "{part} is not in\n{page}");
         }

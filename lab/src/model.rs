@@ -71,8 +71,8 @@ pub fn text(results: Results<'_>) -> Vec<String> {
     let line = |fit: &Fit| {
         let others = label(&fit.others);
         format!(
-            "T = T_disk + 2·T_delay + T_protocol, {}{}: T_disk + T_protocol = {:.3} ms (residual {:.3} ms); with a free \
-             slope {:.3} + {:.3}·T_delay (residual {:.3} ms)",
+            "T = T_disk + 2·T_delay + T_protocol, {}{}: T_disk + T_protocol = {:.3} ms (residual \
+             {:.3} ms); with a free slope {:.3} + {:.3}·T_delay (residual {:.3} ms)",
             fit.subject.name(),
             if others.is_empty() { String::new() } else { format!(" at {others}") },
             fit.model.intercept,

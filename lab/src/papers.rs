@@ -59,7 +59,8 @@ pub fn series(name: &str) -> Result<Series> {
             Series { label: format!("FAST 2002, {value}"), points }
         }
         _ => bail!(
-            "`{name}` is not table1/DEVICE/PATTERN/OP/COLUMN, table2/OS/BENCHMARK/FILESYSTEM or table3/COLUMN"
+            "`{name}` is not table1/DEVICE/PATTERN/OP/COLUMN, table2/OS/BENCHMARK/FILESYSTEM or \
+             table3/COLUMN"
         ),
     };
     ensure!(!found.points.is_empty(), "the paper has no `{name}`");

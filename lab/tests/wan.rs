@@ -30,8 +30,8 @@ fn a_command_finds_both_sides_and_its_status_is_passed_on() {
     }
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
-    let script = "ip -brief address show wan0; nsenter --net=$WAN_STORE_NS ip -brief address show wan0; \
-                  echo $WAN_HOST $WAN_STORE; exit 7";
+    let script = "ip -brief address show wan0; nsenter --net=$WAN_STORE_NS ip -brief address show \
+                  wan0; echo $WAN_HOST $WAN_STORE; exit 7";
     let out = lab(&["--delay", "3ms", "--rate", "100Mbit/s", "--report", report.to_str().unwrap()])
         .args(["--", "sh", "-c", script])
         .output()

@@ -88,7 +88,7 @@ impl CachedObjects {
             }
             Ok(None) => objects,
             Err(error) => {
-                tracing::warn!("there is no cache before the objects: {error:#}");
+                tracing::warn!("the store runs without an object cache: {error:#}");
                 objects
             }
         }
@@ -119,7 +119,7 @@ fn open(dir: &Path, installation: u128, wanted: u64) -> Result<Option<State>> {
     let bytes = fitting(wanted, free);
     if bytes < wanted {
         tracing::warn!(
-            "the cache before the objects gets {} of {}: there is no more room in {}",
+            "the object cache gets {} of {}: {} has no more room",
             show_bytes(bytes),
             show_bytes(wanted),
             dir.display()
@@ -163,13 +163,15 @@ fn load(file: &File, geometry: Geometry, installation: u128, used: bool) -> Resu
     let report = load.report();
     if report.bad_pages > 0 {
         tracing::warn!(
-            "{} pages of the index of the cache before the objects are damaged; what they named is not used",
+            "{} pages of the index of the object cache are damaged; the store does not use their \
+             blocks",
             report.bad_pages
         );
     }
     if used && !report.found {
         tracing::warn!(
-            "what is in the cache before the objects is dropped: it is another installation's, of another version, or damaged"
+            "the store drops the content of the object cache: it is of another installation or \
+             version, or damaged"
         );
     }
     Ok(ObjectCache::new(Time(0), load, installation, random::identity()?, INTERVAL))
@@ -294,11 +296,11 @@ fn complain(trouble: Option<Trouble>) {
     match trouble {
         None => {}
         Some(Trouble::Failed(error)) => {
-            tracing::error!("the cache before the objects is not used any more: {error}");
+            tracing::error!("the store no longer uses the object cache: {error}");
         }
         Some(Trouble::Damaged(problem)) => {
             tracing::warn!(
-                "the cache before the objects is damaged, the objects are read: {problem}"
+                "the object cache is damaged, so the store reads the objects: {problem}"
             );
         }
     }

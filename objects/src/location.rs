@@ -44,13 +44,14 @@ impl Location {
             "s3" => Location::bucket(rest),
             "file" if rest.starts_with('/') => Ok(Location::Device(rest.into())),
             "file" => Err(usage(format!(
-                "--data {}: the path of a device or a file begins with a slash, as in file:///dev/sdb",
+                "--data {}: the path of a device or a file begins with a slash, as in \
+                 file:///dev/sdb",
                 data.display()
             ))),
             "mem" => Location::memory(rest, machine_bytes()?),
             _ => Err(usage(format!(
-                "--data {}: there is nothing called `{scheme}` to keep objects in: give a directory, s3://BUCKET/PREFIX, \
-                 file:///DEVICE or mem://SIZE",
+                "--data {}: `{scheme}` is no kind of location: give a directory, \
+                 s3://BUCKET/PREFIX, file:///DEVICE or mem://SIZE",
                 data.display()
             ))),
         }
@@ -62,8 +63,8 @@ impl Location {
         let allowed = |c: u8| c.is_ascii_alphanumeric() || b".-_".contains(&c);
         if bucket.len() < 3 || bucket.len() > 63 || !bucket.bytes().all(allowed) {
             return Err(usage(format!(
-                "--data s3://{text}: `{bucket}` is not the name of a bucket: those have 3 to 63 letters, digits, dots and \
-                 dashes"
+                "--data s3://{text}: `{bucket}` is not the name of a bucket: those have 3 to 63 \
+                 letters, digits, dots and dashes"
             )));
         }
         let part = |part: &str| {
@@ -73,8 +74,8 @@ impl Location {
         // directories.
         if !prefix.is_empty() && (prefix.len() > 512 || !prefix.split('/').all(part)) {
             return Err(usage(format!(
-                "--data s3://{text}: a prefix is made of letters, digits, dots, dashes and underscores, with single \
-                 slashes between"
+                "--data s3://{text}: a prefix is made of letters, digits, dots, dashes and \
+                 underscores, with single slashes between"
             )));
         }
         Ok(Location::Bucket { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
@@ -118,7 +119,7 @@ fn machine_bytes() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = total.and_then(|total| total.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.map(|kib| kib << 10).context("/proc/meminfo does not say how much memory there is")
+    kib.map(|kib| kib << 10).context("/proc/meminfo does not show the size of the memory")
 }
 
 #[cfg(test)]

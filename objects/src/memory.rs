@@ -57,8 +57,8 @@ impl Inner {
             let used = state.used_bytes.saturating_add(cost);
             if used > self.limit_bytes {
                 return Err(PutError::Failed(format!(
-                    "no space left for {key}: {} of the {} of memory for objects are in use; delete volumes; until then \
-                     nothing is committed, reads go on",
+                    "no space left for {key}: {} of the {} of memory for objects are in use; \
+                     delete volumes; until then the store commits nothing, and reads go on",
                     show_bytes(state.used_bytes),
                     show_bytes(self.limit_bytes)
                 )));

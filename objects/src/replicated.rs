@@ -360,7 +360,7 @@ enum Ended {
 
 impl Ended {
     fn error() -> String {
-        "somebody has gone on at the second place of the objects: nothing is committed here any more".into()
+        "another store has taken over the replica: this store commits nothing any more".into()
     }
 }
 

@@ -25,7 +25,8 @@ fn the_contract_holds_and_everything_is_covered() {
                     let outcome = run(seed, Mode::Off, STEPS);
                     assert!(
                         outcome.violation.is_none(),
-                        "seed {seed}: {}\nreplay: cargo run --release -p longhaul-sim -- --seed {seed} --trace",
+                        "seed {seed}: {}\nreplay: cargo run --release -p longhaul-sim -- --seed \
+                         {seed} --trace",
                         outcome.violation.unwrap_or_default()
                     );
                     total.lock().unwrap().add(&outcome.coverage);

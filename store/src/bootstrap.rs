@@ -90,9 +90,9 @@ impl Drop for FirstStarts {
             if !empty || (shared && alone.is_none()) {
                 continue;
             }
-            tracing::debug!("{}: what this start has written is removed again", dir.display());
+            tracing::debug!("{}: the store removes the files of this start", dir.display());
             if let Err(error) = files::empty_dir(&dir) {
-                tracing::warn!("{}: what this start has written stays: {error}", dir.display());
+                tracing::warn!("{}: cannot remove the files of this start: {error}", dir.display());
                 continue;
             }
             let Some(created) = created else { continue };
@@ -170,8 +170,9 @@ impl Bootstrap {
         let site = location::read(&*base).await?;
         if let LocationRole::Replaced { by } = &site.role {
             bail!(
-                "volumes are served from {by} since a replica there took over from {data}: start stores with --data {by}; \
-                 `longhaul store replica add` there makes {data} its replica"
+                "volumes are served from {by} since a replica there took over from {data}: start \
+                 stores with --data {by}; `longhaul store replica add` there makes {data} its \
+                 replica"
             );
         }
         Ok(Bootstrap { sharing, made, locks, dirs, installation, base, site, promoted: false })
@@ -200,8 +201,9 @@ impl Bootstrap {
             && !new_ca
         {
             bail!(
-                "the stores of {of}, of which {data} is a replica, have another CA than {}: have one of them invite this \
-                 one (`longhaul store invite --state DIR` there, `longhaul store join` here, into a new state directory)",
+                "the stores of {of}, of which {data} is a replica, have another CA than {}: have \
+                 one of them invite this one (`longhaul store invite --state DIR` there, `longhaul \
+                 store join` here, into a new state directory)",
                 state.display()
             );
         }

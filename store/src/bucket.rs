@@ -134,8 +134,9 @@ fn refuse_foreign(some: &[ObjectMeta], location: &str) -> Result<()> {
     // The leftovers of a killed start are no data.
     if let Some(other) = some.iter().find(|meta| !meta.key.starts_with(PROBES)) {
         bail!(
-            "--data {location} is neither empty nor the data of a store: it has `{}` and no {STORE_FILE}; if it was a \
-             store's, bring that object back, else give an empty or a new prefix",
+            "--data {location} is neither empty nor the data of a store: it has `{}` and no \
+             {STORE_FILE}; if it was a store's, restore that object, else give an empty or a new \
+             prefix",
             other.key
         );
     }

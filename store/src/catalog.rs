@@ -49,7 +49,8 @@ pub async fn warn_of_leftovers(objects: &dyn Objects, catalog: &Catalog) {
     for (prefix, bytes) in drive(FindLeftovers { named }, objects, None).await {
         // Not removed here: after an incomplete restore they may be all there is of a volume.
         tracing::warn!(
-            "objects/{prefix} ({}) belongs to no volume, as after a deletion that was interrupted: remove it by hand",
+            "objects/{prefix} ({}) belongs to no volume, as after a deletion that was interrupted: \
+             remove it by hand",
             longhaul_base::units::show_bytes(bytes)
         );
     }

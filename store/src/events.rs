@@ -8,7 +8,8 @@ use longhaul_core::store::Event;
 pub fn log(volume: &str, event: &Event) {
     match event {
         Event::Opened { segments, replayed, epoch, committed } => tracing::info!(
-            "volume {volume}: opened, {segments} segments ({replayed} replayed), epoch {epoch}, committed {committed}"
+            "volume {volume}: opened, {segments} segments ({replayed} replayed), epoch {epoch}, \
+             committed {committed}"
         ),
         Event::Failed(error) => tracing::error!("volume {volume}: {error}"),
         Event::RootDamaged { key, reason } => {
@@ -21,10 +22,12 @@ pub fn log(volume: &str, event: &Event) {
             "volume {volume}: another store looks after the map since (generation {generation})"
         ),
         Event::Adopted { generation, through, .. } => tracing::debug!(
-            "volume {volume}: map goes on from the root of segment {through}, generation {generation}"
+            "volume {volume}: map goes on from the root of segment {through}, generation \
+             {generation}"
         ),
         Event::Flushed { through, fragments, bytes } => tracing::debug!(
-            "volume {volume}: map up to segment {through} flushed, {fragments} fragments, {bytes} bytes"
+            "volume {volume}: map up to segment {through} flushed, {fragments} fragments, {bytes} \
+             bytes"
         ),
         Event::Merged { bytes } => tracing::debug!("volume {volume}: map merged, {bytes} bytes"),
         Event::Deleted { objects } => {
@@ -34,24 +37,28 @@ pub fn log(volume: &str, event: &Event) {
         }
         Event::Compacted => tracing::debug!("volume {volume}: map merged into one level"),
         Event::Counted { stored_bytes, named_bytes } => tracing::debug!(
-            "volume {volume}: {named_bytes} bytes of {stored_bytes} in segments and bundles are needed"
+            "volume {volume}: {named_bytes} bytes of {stored_bytes} in segments and bundles are \
+             needed"
         ),
         Event::Moved { segments, bytes } => tracing::debug!(
-            "volume {volume}: what was left of {segments} segments is in a bundle of {bytes} bytes"
+            "volume {volume}: the rest of {segments} segments is in a bundle of {bytes} bytes"
         ),
         Event::Reclaimed { objects, bytes } => tracing::debug!(
-            "volume {volume}: {objects} segments and bundles ({bytes} bytes) are not needed any more"
+            "volume {volume}: {objects} segments and bundles ({bytes} bytes) are not needed any \
+             more"
         ),
         Event::NotCollected { key, reason } => {
             tracing::warn!("volume {volume}: the space of {key} cannot be given back: {reason}")
         }
         Event::LeftBehind { segment } => tracing::warn!(
-            "volume {volume}: other stores have gone on long after segment {segment}; beginning anew"
+            "volume {volume}: other stores have written far beyond segment {segment}; opening the \
+             volume anew"
         ),
         Event::Attached { epoch, host, unclean, .. } => match unclean {
             None => tracing::info!("volume {volume}: epoch {epoch}, host {host}"),
             Some(before) => tracing::warn!(
-                "volume {volume}: epoch {epoch}, host {host}; host {before} had not detached and is fenced"
+                "volume {volume}: epoch {epoch}, host {host}; host {before} had not detached and \
+                 is fenced"
             ),
         },
         Event::OtherKey { session, action, epoch, key, .. } => tracing::warn!(
@@ -66,12 +73,12 @@ pub fn log(volume: &str, event: &Event) {
             tracing::warn!("volume {volume}: epoch {epoch}, {bytes} undelivered bytes given up");
         }
         Event::RolledBack { epoch, segment, bytes } => tracing::warn!(
-            "volume {volume}: epoch {epoch}, rolled back to the snapshot of segment {segment}; {bytes} undelivered bytes \
-             given up"
+            "volume {volume}: epoch {epoch}, rolled back to the snapshot of segment {segment}; \
+             {bytes} undelivered bytes given up"
         ),
         Event::Rival { epoch, host, segments } => tracing::error!(
-            "volume {volume}: another store wrote {segments} segments (epoch {epoch}, host {host:?}): is it running twice \
-             over the same data?"
+            "volume {volume}: another store wrote {segments} segments (epoch {epoch}, host \
+             {host:?}): is it running twice over the same data?"
         ),
         Event::BatchRefused { session, reason } => {
             tracing::warn!("volume {volume}: refused a batch of session {}: {reason}", session.0);
@@ -81,16 +88,15 @@ pub fn log(volume: &str, event: &Event) {
             session.0
         ),
         Event::DataDamaged { key, range, reason } => tracing::error!(
-            "volume {volume}: {range} cannot be read: {reason} in {key}; if there is no replica to bring that object back from, \
-             bring it back from a copy"
+            "volume {volume}: {range} cannot be read: {reason} in {key}; without a replica that \
+             has the object, restore it from a copy"
         ),
         Event::Unreadable { key } => {
-            tracing::error!(
-                "volume {volume}: {key} has to be there, and cannot be read or is said not to exist"
-            )
+            tracing::error!("volume {volume}: {key} has to exist, and is unreadable or missing")
         }
         Event::DamageTold { session, ranges, bytes } => tracing::warn!(
-            "volume {volume}: the host of session {} is told of {} in {ranges} ranges that are damaged here: it may have them",
+            "volume {volume}: reported {1} in {ranges} damaged ranges to the host of session {0}, \
+             which may have the data",
             session.0,
             show_bytes(*bytes)
         ),

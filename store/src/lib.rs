@@ -250,7 +250,7 @@ impl Store {
                     bootstrap.locks.extend(lock);
                     objects = CachedObjects::open(objects, &dir, number, cache_bytes);
                 }
-                Err(error) => tracing::warn!("there is no cache before the objects: {error:#}"),
+                Err(error) => tracing::warn!("the store runs without an object cache: {error:#}"),
             }
         }
         let replicated = Arc::new(Replicated::new(objects));
@@ -280,9 +280,10 @@ impl Store {
             known.iter().filter(|(_, store)| store.ca != ca).map(|(id, _)| *id).collect();
         if !foreign.is_empty() && !new_ca {
             bail!(
-                "the data in {data} has stores ({}) with another CA than {}: have them invite this one (`longhaul store \
-                 invite --state DIR` there, `longhaul store join` here, into a new state directory); or, if they are gone \
-                 for good with their state, start this one once with --new-ca, and give its admin.toml to all hosts",
+                "the data in {data} has stores ({}) with another CA than {}: have them invite this \
+                 one (`longhaul store invite --state DIR` there, `longhaul store join` here, into \
+                 a new state directory); or, if they are gone for good with their state, start \
+                 this one once with --new-ca, and give its admin.toml to all hosts",
                 stores_in_words(&known, &foreign),
                 state.display()
             );
@@ -411,7 +412,7 @@ impl Store {
                 "not everything could be finished within {} s: hosts will send it again",
                 SHUTDOWN_LIMIT.as_secs()
             ),
-            () = at_once => tracing::warn!("leaving at once: hosts will send again what is missing"),
+            () = at_once => tracing::warn!("leaving at once: hosts will send missing writes again"),
         }
         self.actor.close().await;
         Ok(())

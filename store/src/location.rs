@@ -153,7 +153,7 @@ fn key(number: u64) -> String {
 pub async fn read(base: &dyn Objects) -> Result<LocationRecord> {
     loop {
         let list = base.list(PREFIX).await.map_err(anyhow::Error::msg);
-        let list = list.context("cannot list what the location is")?;
+        let list = list.context("cannot list the records of the location")?;
         let newest = list.iter().filter_map(|meta| parse_number(PREFIX, &meta.key)).max();
         let Some(number) = newest else { return Ok(LocationRecord::first()) };
         let key = key(number);
@@ -173,12 +173,12 @@ pub async fn read(base: &dyn Objects) -> Result<LocationRecord> {
 pub fn parse(key: &str, text: &[u8]) -> Result<LocationRecord> {
     let number = parse_number(PREFIX, key).with_context(|| format!("{key} is no record"))?;
     let value: serde_json::Value = serde_json::from_slice(text)
-        .with_context(|| format!("object {key} does not say what the location is"))?;
+        .with_context(|| format!("object {key} is no valid record of the location"))?;
     if value.get("version") != Some(&VERSION.into()) {
         bail!("object {key} was written by a newer longhaul: use that one");
     }
     let stored: StoredRecord = serde_json::from_value(value)
-        .with_context(|| format!("object {key} does not say what the location is"))?;
+        .with_context(|| format!("object {key} is no valid record of the location"))?;
     Ok(LocationRecord { number, place: stored.place, role: stored.role })
 }
 
@@ -200,15 +200,17 @@ pub async fn write(base: &dyn Objects, site: LocationRecord) -> Result<LocationR
         Err(PutError::Exists) => {
             let there = base.get(&key(number), None).await?;
             if there != text {
-                bail!("somebody else has just changed what the location is: look, and try again");
+                bail!(
+                    "another store has just changed the record of the location: look, and try again"
+                );
             }
         }
-        Err(PutError::Failed(error)) => bail!("cannot write what the location is: {error}"),
+        Err(PutError::Failed(error)) => bail!("cannot write the record of the location: {error}"),
     }
     if let Some(old) = number.checked_sub(KEPT).filter(|old| *old > 0)
         && let Err(error) = base.delete(&key(old)).await
     {
-        tracing::debug!("an old record of what the location is stays: {error}");
+        tracing::debug!("cannot delete an old record of the location: {error}");
     }
     Ok(LocationRecord { number, ..site })
 }

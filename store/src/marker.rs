@@ -33,7 +33,8 @@ impl Marker {
             .with_context(|| format!("{path} is damaged: bring it back from a copy"))?;
         if marker.format != FORMAT && marker.format != REPLICA_FORMAT {
             bail!(
-                "{path} says format {}, and this longhaul knows formats {FORMAT} and {REPLICA_FORMAT}: use a newer longhaul",
+                "{path} says format {}, and this longhaul knows formats {FORMAT} and \
+                 {REPLICA_FORMAT}: use a newer longhaul",
                 marker.format
             );
         }
@@ -50,7 +51,8 @@ const REPLICA_FORMAT: u32 = 2;
 pub fn refuse_host(option: &str, dir: &Path) -> Result<()> {
     if is_state_dir(dir) {
         bail!(
-            "{} is the state directory of a host (it has a host.toml): give the store another directory with {option}",
+            "{} is the state directory of a host (it has a host.toml): give the store another \
+             directory with {option}",
             dir.display()
         );
     }
@@ -83,8 +85,8 @@ pub fn refuse_foreign(data: &Path) -> Result<()> {
         if !ours {
             bail!(
                 "--data {} is neither empty nor the data directory of a store: it has `{name}` and \
-                 no {STORE_FILE}; if it was a store's, bring that file back, else give an empty or a new \
-                 directory",
+                 no {STORE_FILE}; if it was a store's, restore that file, else give an empty or a \
+                 new directory",
                 data.display()
             );
         }

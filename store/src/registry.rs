@@ -152,8 +152,9 @@ pub async fn agree(objects: &dyn Objects, state: &Path) -> Result<()> {
         let theirs = match accepted(objects).await {
             Err(error) if matches!(error.downcast_ref(), Some(AcceptedError::Damaged(_))) => {
                 tracing::error!(
-                    "{error}: what other stores accept or have revoked is not known; bring it back from a copy, or delete \
-                     it if this store has the last word"
+                    "{error}: the certificates that other stores accept or have revoked are \
+                     unknown; restore the list from a copy, or delete it if this store's list \
+                     counts"
                 );
                 return Ok(());
             }

@@ -61,7 +61,7 @@ impl Repair {
             }
             Brought::NoPlace => return false,
             Brought::Missing => "the replica does not have it".to_owned(),
-            Brought::Unsound => "what the replica has is damaged, too".to_owned(),
+            Brought::Unsound => "the object of the replica is damaged, too".to_owned(),
             Brought::Failed(error) => error,
         };
         self.counts.failed.fetch_add(1, Ordering::Relaxed);

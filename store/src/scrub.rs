@@ -225,7 +225,8 @@ impl Scrub {
         match ended {
             0 => tracing::info!("the scrub has come to its end, no object is damaged"),
             damaged => tracing::error!(
-                "the scrub has come to its end: {damaged} objects are damaged, see /status at the admin address"
+                "the scrub has come to its end: {damaged} objects are damaged, see /status at the \
+                 admin address"
             ),
         }
         Ok(())
@@ -401,7 +402,7 @@ impl Scrub {
             ),
             (
                 "longhaul_store_damage_told_bytes_total",
-                "Bytes that are damaged here and that their host was told of.",
+                "Damaged bytes reported to their hosts.",
                 shared.told_bytes,
             ),
         ] {
@@ -484,7 +485,7 @@ fn in_words(damage: &DamagedObject) -> String {
         ranges.map(|&(lba, sectors)| Range::new(lba, sectors).to_string()).collect();
     let more = if damage.sectors.len() > SHOWN { " and more" } else { "" };
     match (ranges.is_empty(), damage.unknown) {
-        (true, true) => "; what it held cannot be read, as far as it is not written anew".into(),
+        (true, true) => "; its content is unreadable until clients write it anew".into(),
         (true, false) => String::new(),
         (false, _) => format!(
             "; {}{more} cannot be read, as far as it is not written anew",

@@ -75,7 +75,7 @@ pub async fn tend(
 /// Decides to remove the data of a deleted volume. The caller only sees the volumes of `of`.
 ///
 /// # Errors
-/// If there is no such deleted volume, or a read or a write fails.
+/// If the deleted volume does not exist, or a read or a write fails.
 pub async fn condemn(
     objects: &dyn Objects,
     volume: VolumeId,

@@ -35,7 +35,7 @@ pub fn metrics(out: &mut Metrics, usage: &Usage, volumes: &[VolumeState]) {
     let mut family = out.family(
         "longhaul_store_volume_requests_total",
         "counter",
-        "Requests to the bucket about a volume, by what they are usually priced as: put (with lists) or get.",
+        "Requests to the bucket about a volume, by their usual price: put (with lists) or get.",
     );
     for (name, priced) in volumes {
         for (class, count) in [("put", priced.puts), ("get", priced.gets)] {
@@ -60,7 +60,7 @@ pub fn metrics(out: &mut Metrics, usage: &Usage, volumes: &[VolumeState]) {
         ),
         (
             "longhaul_store_object_pauses_total",
-            "Times that all requests paused because the bucket asked for fewer.",
+            "Pauses of all requests because the bucket asked for fewer.",
             usage.pauses as f64,
         ),
         (

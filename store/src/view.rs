@@ -65,12 +65,12 @@ fn http_metrics(out: &mut Metrics, counts: &longhaul_api::Counts) {
 }
 
 fn map_metrics(out: &mut Metrics, memory: &MapMemory, counts: &MapCounts) {
-    let help = "Memory of the volumes' maps: what has changed lately, and pages of the rest.";
+    let help = "Memory of the volumes' maps: recent changes, and pages of the rest.";
     let mut family = out.family("longhaul_store_map_bytes", "gauge", help);
     for (kind, bytes) in [("tables", memory.tables), ("pages", memory.pages)] {
         family.sample(&[("kind", kind)], bytes as f64);
     }
-    let help = "What both may take.";
+    let help = "Limit of both together.";
     out.single("longhaul_store_map_limit_bytes", "gauge", help, memory.limit as f64);
     for (name, help, value) in [
         (
@@ -100,7 +100,7 @@ fn collect_metrics(out: &mut Metrics, counts: &CollectCounts, volumes: &[VolumeS
     for (name, help, value) in [
         (
             "longhaul_store_gc_moved_bytes_total",
-            "Bytes of bundles written, with what was left of badly used segments.",
+            "Bytes of bundles written, with the needed data of badly used segments.",
             counts.moved_bytes,
         ),
         (
@@ -116,13 +116,14 @@ fn collect_metrics(out: &mut Metrics, counts: &CollectCounts, volumes: &[VolumeS
         ("longhaul_store_gc_reclaimed_bytes_total", "Bytes of them.", counts.reclaimed_bytes),
         (
             "longhaul_store_gc_damaged_objects_total",
-            "Segments and bundles whose rest cannot be moved, since they are damaged.",
+            "Damaged segments and bundles, whose needed data stays where it is.",
             counts.damaged,
         ),
     ] {
         out.single(name, "counter", help, value as f64);
     }
-    let help = "Bytes of a volume's segments and bundles, and of what is needed of them, when last counted.";
+    let help = "Bytes of a volume's segments and bundles, and of their needed data, at the last \
+                count.";
     let mut family = out.family("longhaul_store_gc_volume_bytes", "gauge", help);
     for volume in volumes {
         if let Some((stored, named)) = volume.space {
@@ -185,7 +186,7 @@ impl Report for View {
                 ),
                 (
                     "longhaul_store_rebalanced_total",
-                    "Hosts asked to go to a store with less to do.",
+                    "Hosts asked to go to a store with less load.",
                     counts.rebalanced,
                 ),
             ] {
@@ -231,7 +232,7 @@ impl Report for View {
             ),
             (
                 "longhaul_store_datagram_repeats_total",
-                "Of those, requests that came again, for what was lost or late of the reply.",
+                "The ones among them that came again because of a lost or late part of the reply.",
                 datagrams.repeats,
             ),
             (
@@ -256,7 +257,7 @@ impl Report for View {
             ),
             (
                 "longhaul_store_datagram_repeated_bytes_total",
-                "Bytes of replies that were asked for and sent again.",
+                "Bytes of replies sent again on request.",
                 datagrams.repeated_bytes,
             ),
         ] {
@@ -283,8 +284,7 @@ impl Report for View {
             "Time spent creating objects.",
             counts.put.seconds(),
         );
-        let help =
-            "Time in a stage; its sum divided by the number of requests is what one spends there.";
+        let help = "Time in a stage. Divide its sum by the number of requests for the time of one.";
         let mut family = out.family("longhaul_stage_seconds", "histogram", help);
         for (stage, histogram) in
             [("store", &counts.work), ("object_get", &counts.get), ("object_put", &counts.put)]
@@ -327,7 +327,7 @@ impl Report for View {
             ),
             (
                 "longhaul_store_volume_mapped_bytes",
-                "Bytes of data that the map refers to, at most: what was overwritten counts until a merge finds out.",
+                "Most bytes of data that the map refers to: overwritten data counts until a merge.",
                 live(|live| live.mapped_bytes as f64),
             ),
             (
@@ -363,7 +363,7 @@ impl Report for View {
             (
                 "longhaul_store_session_rate_bytes_per_second",
                 "gauge",
-                "What the path to a host delivered when it was used last.",
+                "Rate of the path to a host at its last use.",
                 |link| link.path.rate as f64,
             ),
             (
@@ -381,7 +381,7 @@ impl Report for View {
             (
                 "longhaul_store_session_competing",
                 "gauge",
-                "Whether somebody else fills that queue.",
+                "Whether traffic of others fills that queue.",
                 |link| f64::from(u8::from(link.path.competing)),
             ),
             (

@@ -15,17 +15,17 @@ const MAX_FIELDS: usize = 20;
 const MAX_CIRCLE: usize = 2;
 /// Lines that are longer than they should be, by directory. They only get fewer.
 const LONGER_LINES: [(&str, usize); 12] = [
-    ("core", 657),
-    ("base", 2),
-    ("objects", 38),
+    ("core", 649),
+    ("base", 1),
+    ("objects", 5),
     ("link", 223),
-    ("api", 32),
-    ("store", 54),
-    ("cli", 40),
-    ("sim", 17),
-    ("lab", 33),
-    ("e2e", 23),
-    ("fuzz", 12),
+    ("api", 13),
+    ("store", 17),
+    ("cli", 6),
+    ("sim", 1),
+    ("lab", 14),
+    ("e2e", 8),
+    ("fuzz", 9),
     ("bench", 2),
 ];
 

@@ -64,7 +64,8 @@ impl Given {
     pub fn required(&self) -> Result<&[Opener]> {
         if !self.is_any() {
             bail!(Usage(
-                "no key file: give --key-file FILE (`longhaul credential new-key` makes one) or --passphrase-file FILE"
+                "no key file: give --key-file FILE (`longhaul credential new-key` makes one) or \
+                 --passphrase-file FILE"
                     .into()
             ));
         }
@@ -152,7 +153,7 @@ fn ask(prompt: &str) -> Result<Zeroizing<Vec<u8>>> {
         Ok(Echo(shown))
     };
     eprint!("{prompt}");
-    let _echo = silent().context("the terminal cannot be told to hide what is typed")?;
+    let _echo = silent().context("the terminal cannot hide typed text")?;
     let mut text = Zeroizing::new(Vec::with_capacity(MAX_FILE_BYTES as usize));
     let mut input = std::io::stdin().lock().take(MAX_FILE_BYTES);
     input.read_until(b'\n', &mut text).context("cannot read the passphrase")?;

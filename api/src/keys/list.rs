@@ -88,15 +88,15 @@ impl KeyList {
     /// # Errors
     /// If it is none, is of another version, or is larger than any.
     pub fn parse(data: &[u8]) -> Result<KeyList> {
-        let damaged = "what the store has of the volume's keys is damaged";
+        let damaged = "the store's list of the volume's keys is damaged";
         if data.len() > MAX_ATTRIBUTE_BYTES {
             bail!("{damaged}: {} bytes", data.len());
         }
         let Versioned { version } = serde_json::from_slice(data).context(damaged)?;
         if version != VERSION {
             bail!(
-                "the volume's keys are of version {version}, and this longhaul knows version {VERSION}: use another \
-                 one"
+                "the volume's keys are of version {version}, and this longhaul knows version \
+                 {VERSION}: use another one"
             );
         }
         let list: KeyList = serde_json::from_slice(data).context(damaged)?;
@@ -187,13 +187,14 @@ impl KeyList {
         };
         if !self.is_of(&secret)? {
             bail!(
-                "the list of the volume's keys was changed at the store: it is damaged, or somebody edited it; ask the \
-                 operator of the store for an earlier copy of it"
+                "the list of the volume's keys was changed at the store: it is damaged, or \
+                 somebody edited it; ask the operator of the store for an earlier copy of it"
             );
         }
         if self.volume != owner.volume.to_string() {
             bail!(
-                "the store gives out the keys of volume {} ({}) as those of this one ({}): it mixes volumes up",
+                "the store gives out the keys of volume {} ({}) as those of this one ({}): it \
+                 mixes volumes up",
                 self.name,
                 self.volume,
                 owner.volume
@@ -202,9 +203,9 @@ impl KeyList {
         if self.name != owner.name {
             let (was, name) = (&self.name, &owner.name);
             bail!(
-                "the store gives out the data and the keys of volume {was} under the name {name}: it mixes volumes up, \
-                 or {was} was deleted and brought back under this name; if that is so, `longhaul volume key rebind \
-                 {name} --was {was}` says it"
+                "the store returns the data and the keys of volume {was} under the name {name}: it \
+                 mixes volumes up, or somebody restored {was} under this name; in that case, \
+                 `longhaul volume key rebind {name} --was {was}` says it"
             );
         }
         let wrapping = cipher(&*secret.derive("longhaul wrapped data keys 2")?)?;
@@ -242,8 +243,8 @@ impl KeyList {
         let has: Vec<String> = openers.iter().map(Opener::describe).collect();
         let has = if has.is_empty() { "none was given".to_owned() } else { has.join(", ") };
         bail!(
-            "the volume is encrypted, and its keys open with {} ({has}): give it with --key-file or \
-             --passphrase-file",
+            "the volume is encrypted, and its keys open with {} ({has}): give it with --key-file \
+             or --passphrase-file",
             wanted.join(" or ")
         )
     }

@@ -160,8 +160,8 @@ impl Cost {
             && work <= MAX_WORK_KIB;
         if !sane {
             bail!(
-                "a passphrase would take {memory_kib} KiB of memory, {passes} passes and {lanes} lanes, which is \
-                 more than any longhaul asks for"
+                "a passphrase would take {memory_kib} KiB of memory, {passes} passes and {lanes} \
+                 lanes, which is more than any longhaul asks for"
             );
         }
         Ok(())

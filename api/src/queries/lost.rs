@@ -9,7 +9,7 @@ use longhaul_link::Requests;
 /// The writes of a volume that are lost as long as its host does not come back.
 ///
 /// # Errors
-/// If there is no such volume, or the store fails.
+/// If the volume does not exist, or the store fails.
 pub async fn of(requests: &Requests, name: &str) -> Result<Lost> {
     let mut all: Vec<LostRange> = Vec::new();
     let mut from_lba = 0;

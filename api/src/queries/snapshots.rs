@@ -12,13 +12,13 @@ use longhaul_link::Requests;
 /// The snapshot schedule of a volume.
 ///
 /// # Errors
-/// If there is no such volume, or the store fails.
+/// If the volume does not exist, or the store fails.
 pub async fn schedule_of(requests: &Requests, volume: &str) -> Result<Schedule> {
     let info = info(requests, volume).await?;
     let data = attributes::get(requests, &info, ATTRIBUTE).await?;
     String::from_utf8_lossy(&data)
         .parse()
-        .map_err(|error| anyhow::anyhow!("what the store has is no schedule: {error}"))
+        .map_err(|error| anyhow::anyhow!("the store's schedule is invalid: {error}"))
 }
 
 /// Has snapshots of a volume taken.

@@ -13,10 +13,10 @@ use longhaul_link::Requests;
 /// The space of a volume and its snapshots.
 ///
 /// # Errors
-/// If there is no such volume, it is too old, or the store fails.
+/// If the volume does not exist, it is too old, or the store fails.
 pub async fn of(requests: &Requests, name: &str) -> Result<Usage> {
     if requests.version() < SNAPSHOT_VERSION {
-        bail!("the store is too old to say what volumes take: upgrade it");
+        bail!("the store is too old to show the space of volumes: upgrade it");
     }
     let info = info(requests, name).await?;
     let snapshots = snapshots::listed(requests, name, true).await?;

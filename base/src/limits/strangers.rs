@@ -110,7 +110,8 @@ impl Strangers {
             let before = shared.dropped.fetch_add(dropped, Ordering::Relaxed);
             if before.is_multiple_of(1000) {
                 tracing::warn!(
-                    "clients connect and do not show who they are ({who:?} the last): {} dropped",
+                    "{} connections dropped because clients did not authenticate, the last from \
+                     {who:?}",
                     before + dropped
                 );
             }

@@ -110,7 +110,9 @@ fn rate(text: &str) -> Result<LimitArg, String> {
     let rate = if amount.to_ascii_lowercase().ends_with("bit") {
         units::rate(amount).map(|bits| bits / 8)
     } else if amount.ends_with(|last: char| last.is_ascii_digit()) {
-        return Err(format!("{text:?} is not a rate: say of what, as in `50MiB/s` or `100Mbit/s`"));
+        return Err(format!(
+            "{text:?} is not a rate: give its unit, as in `50MiB/s` or `100Mbit/s`"
+        ));
     } else {
         units::bytes(amount)
     };

@@ -13,7 +13,8 @@ fn config_fills_in_what_the_command_line_leaves_open() {
     let path = dir.path().join("longhaul.toml");
     std::fs::write(
         &path,
-        "[host]\njournal-size = \"2GiB\"\ncache-size = \"10GiB\"\nwrite-through = true\nvolume = [\"a\", \"b\"]\nstate = \"/s\"\ncredential = \"/c\"",
+        "[host]\njournal-size = \"2GiB\"\ncache-size = \"10GiB\"\nwrite-through = true\nvolume = \
+         [\"a\", \"b\"]\nstate = \"/s\"\ncredential = \"/c\"",
     )
     .unwrap();
     let args = ["longhaul", "--config", path.to_str().unwrap(), "host", "--state", "/mine"];

@@ -127,7 +127,7 @@ impl<'a> MapCheck<'a> {
                 whole = false;
                 if self.damaged.insert(key.clone()) {
                     let problem = format!(
-                        "{problem}; what has moved out of segments {} may not be readable",
+                        "{problem}; data moved out of segments {} may be unreadable",
                         fragment.span
                     );
                     self.damage(&key, problem, FRAGMENT_ADVICE, report);
@@ -288,8 +288,8 @@ impl<'a> MapCheck<'a> {
         let unused: Vec<u64> = unused.map(|(_, bytes)| *bytes).collect();
         if !unused.is_empty() {
             report.notes.push(format!(
-                "volume {}: {} fragments of its map ({}) belong to no root: replaced lately, or of work that was cut \
-                 short; a store that goes on with the volume deletes them",
+                "volume {}: {} fragments of its map ({}) belong to no root: replaced lately, or \
+                 left over from unfinished work; the next store that opens the volume deletes them",
                 self.spec.name,
                 unused.len(),
                 show_bytes(unused.iter().sum())
@@ -306,7 +306,7 @@ const COLLECTED_ADVICE: &str =
 
 const PIN_ADVICE: &str = "restore it from a copy, or delete the snapshots that cannot be read";
 
-const DATA_ADVICE: &str = "restore it from a copy: what is listed is lost without it";
+const DATA_ADVICE: &str = "restore it from a copy: without it the listed data is lost";
 
-const FRAGMENT_ADVICE: &str = "restore it from a copy; or delete all of the volume's objects below root/: the store \
-                               then reads all segments";
+const FRAGMENT_ADVICE: &str = "restore it from a copy; or delete all of the volume's objects below \
+                               root/: the store then reads all segments";

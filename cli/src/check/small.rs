@@ -149,13 +149,14 @@ pub fn store_state(dir: &Path, report: &mut Report) {
     if is_there(&issued, report)
         && let Err(error) = longhaul_link::credential::accepted(dir)
     {
-        let advice = "restore it from a copy: the store does not start, as nobody could be let in";
+        let advice = "restore it from a copy: the store does not start without it, because no \
+                      client could log in";
         report.damaged(&issued, format!("{error:#}"), advice);
     }
     let ca = credentials.join("ca.pem");
     for (missing, other) in [(&ca, &issued), (&issued, &ca)] {
         if !missing.exists() && other.exists() {
-            let advice = "restore it from a copy: otherwise nobody is let in any more";
+            let advice = "restore it from a copy: without it no client can log in any more";
             report.damaged(missing, "it is missing".to_owned(), advice);
         }
     }
@@ -200,7 +201,7 @@ pub fn host_state(dir: &Path, report: &mut Report) {
         json(&stores, "delete it: the host goes by its credential", report);
     }
     for (name, advice) in [
-        ("attached.json", "delete it: the host then attaches what its options name"),
+        ("attached.json", "delete it: the host then attaches the volumes of its options"),
         ("nbd.json", "restore it, or remove it and grant again: NBD does not start with it"),
     ] {
         let path = dir.join(name);
@@ -210,7 +211,8 @@ pub fn host_state(dir: &Path, report: &mut Report) {
     }
     let encrypted = dir.join("encrypted");
     if encrypted.exists() && !encrypted.is_dir() {
-        let advice = "move it away, and bring the directory back from a copy: it says which volumes are encrypted";
+        let advice = "move it away, and bring the directory back from a copy: it says which \
+                      volumes are encrypted";
         report.damaged(&encrypted, "it is no directory".to_owned(), advice);
     }
     let rights = dir.join("iscsi.json");
@@ -228,15 +230,14 @@ pub fn tables(dir: &Path, report: &mut Report) -> Result<()> {
     for path in super::report::directories(&dir.join("versions"))? {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let Ok(volume) = state::parse_id(name).map(VolumeId) else {
-            report.notes.push(format!(
-                "{} is no table of versions that counts: it can be removed",
-                path.display()
-            ));
+            report
+                .notes
+                .push(format!("{} is no valid version table: you can remove it", path.display()));
             continue;
         };
         for (file, offset, problem) in longhaul_host::versions_problems(&path, volume) {
-            let advice = "bring the directory back from a copy; else the host does not attach the volume, or believes what \
-                          the store has of these blocks"
+            let advice = "restore the directory from a copy; else the host does not attach the \
+                          volume, or accepts the store's data of these blocks"
                 .to_owned();
             report.damage.push(Damage { file, offset, problem, advice });
         }

@@ -357,7 +357,7 @@ fn built_in(args: &DemoArgs, bytes: u64) -> Result<()> {
     for at in (0..bytes >> 20).map(|piece| piece << 20) {
         client.read(at, &mut found)?;
         if found != piece(at) {
-            bail!("what was read at {at} is not what was written");
+            bail!("the data read at {at} differs from the written data");
         }
     }
     tell_rate("read, built-in client", "", bytes, started.elapsed())
@@ -373,10 +373,10 @@ fn same(original: &Path, copy: &Path) -> Result<()> {
         (&mut a).take(1 << 20).read_to_end(&mut left)?;
         (&mut b).take(1 << 20).read_to_end(&mut right)?;
         if left != right {
-            bail!("what was read is not what was written: please report this");
+            bail!("the read data differs from the written data: please report this");
         }
         if left.is_empty() {
-            return say("what was read is what was written");
+            return say("the read data equals the written data");
         }
     }
 }

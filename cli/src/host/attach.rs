@@ -47,7 +47,7 @@ fn print(text: &str) -> Result<()> {
 fn look(admin: &str) -> Result<HostReport> {
     let text = status::get(admin, "/status").map_err(|error| status::unanswered(admin, error))?;
     serde_json::from_str(&text)
-        .with_context(|| format!("what answers at {admin} is not a host of this version"))
+        .with_context(|| format!("the program at {admin} is not a host of this version"))
 }
 
 fn of(report: &HostReport, name: &str) -> Option<VolumeReport> {
@@ -140,7 +140,7 @@ fn ways_text(uris: &[String], portals: &[String], volume: &VolumeReport) -> Stri
         out += &format!("iSCSI: {} at {portal}, LUN 0\n", target(name));
     }
     if uris.is_empty() && portals.is_empty() {
-        out += "nobody can use it: this host was started without --nbd and --iscsi\n";
+        out += "clients cannot use it: this host runs without --nbd and --iscsi\n";
     }
     out
 }
@@ -181,8 +181,8 @@ async fn detached(args: &DetachArgs) -> Result<()> {
                     }
                     if clients > 0 {
                         bail!(
-                            "volume {name} has {clients} clients: disconnect them, then detach it; `longhaul iscsi \
-                             sessions` shows those of iSCSI"
+                            "volume {name} has {clients} clients: disconnect them, then detach it; \
+                             `longhaul iscsi sessions` shows those of iSCSI"
                         );
                     }
                     let left = volume.journal.lag_bytes;
@@ -198,7 +198,8 @@ async fn detached(args: &DetachArgs) -> Result<()> {
                     if !report.link.up && !told {
                         told = true;
                         tell(&format!(
-                            "waiting for the store, which does not have {} yet; Ctrl-C leaves the volume as it is",
+                            "waiting for the store, which does not have {} yet; Ctrl-C leaves the \
+                             volume as it is",
                             show_bytes(left)
                         ));
                     }

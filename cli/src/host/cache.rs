@@ -58,8 +58,8 @@ fn spans(admin: &str, volume: &str, place: &WhereArgs) -> Result<Vec<Span>> {
             let size_bytes = pins_of(admin, volume)?.size_bytes;
             ensure!(
                 disk_bytes == size_bytes,
-                "the files are not on volume {volume}: their disk has {disk_bytes} bytes, the volume {size_bytes}; run this \
-                 where the volume's file system is mounted"
+                "the files are not on volume {volume}: their disk has {disk_bytes} bytes, the \
+                 volume {size_bytes}; run this where the volume's file system is mounted"
             );
         }
         spans.extend(found.ranges.into_iter().map(Span::from));
@@ -122,7 +122,7 @@ async fn follow(admin: &str, volume: &str) -> Result<()> {
 fn cache_of(admin: &str, volume: &str) -> Result<CacheReport> {
     let text = status::get(admin, "/status").map_err(|error| status::unanswered(admin, error))?;
     let report: HostReport = serde_json::from_str(&text)
-        .with_context(|| format!("what answers at {admin} is not a host of this version"))?;
+        .with_context(|| format!("the program at {admin} is not a host of this version"))?;
     let found = report.volumes.into_iter().find(|report| report.name == volume);
     let found = found.with_context(|| format!("volume {volume} is not attached here"))?;
     found.cache.with_context(|| format!("volume {volume} has no read cache"))
@@ -136,7 +136,7 @@ fn warming(admin: &str, volume: &str) -> Result<WarmReport> {
 fn pins_of(admin: &str, volume: &str) -> Result<PinsReport> {
     let text = status::get(admin, "/pins").map_err(|error| status::unanswered(admin, error))?;
     let pins: Vec<PinsReport> = serde_json::from_str(&text)
-        .with_context(|| format!("what answers at {admin} is not a host of this version"))?;
+        .with_context(|| format!("the program at {admin} is not a host of this version"))?;
     let pins = pins.into_iter().find(|pins| pins.volume == volume);
     pins.with_context(|| format!("volume {volume} has no read cache, or is not attached here"))
 }

@@ -57,7 +57,7 @@ fn list(admin: &str, json: bool) -> Result<()> {
         return Ok(());
     }
     let traces: Vec<TraceReport> = serde_json::from_str(&text)
-        .with_context(|| format!("what answers at {admin} is not a host of this version"))?;
+        .with_context(|| format!("the program at {admin} is not a host of this version"))?;
     let mut rows = vec![["VOLUME", "TRACE", "RANGES", "BYTES"].map(str::to_owned).to_vec()];
     rows.extend(traces.iter().map(|trace| {
         let ranges = trace.ranges.to_string();

@@ -69,7 +69,8 @@ pub struct Found {
 /// The extents of files, and of all regular files below directories on the same file system. Files
 /// may lie on several file systems, but these must be on one device.
 ///
-/// # Errors If there is no such file, or it has extents with an unknown place. Without an offset on
+/// # Errors
+/// If there is no such file, or it has extents with an unknown place. Without an offset on
 /// the command line, also if the file system is not on a partition or a whole device.
 pub fn of(args: &FileArgs) -> Result<Found> {
     let mut found = Found::default();
@@ -215,8 +216,8 @@ fn place_of(sysfs: &Path, device: u64) -> Result<(u64, Option<u64>)> {
     for (name, what) in [("dm", "device mapper (LVM, dm-crypt)"), ("md", "software RAID")] {
         ensure!(
             !dir.join(name).exists(),
-            "it is on a device made by the {what}: if that is one piece of the volume, say with --device-offset where \
-             it begins there"
+            "it is on a device made by the {what}: if that is one piece of the volume, say with \
+             --device-offset where it begins there"
         );
     }
     match bytes(&dir.join("start"))? {

@@ -79,7 +79,7 @@ fn secret(file: Option<&Path>) -> Result<Secret> {
 fn rights(admin: &str) -> Result<(String, InitiatorRightsReport)> {
     let text = status::get(admin, "/iscsi").map_err(|error| status::unanswered(admin, error))?;
     let report = serde_json::from_str(&text)
-        .with_context(|| format!("what answers at {admin} is not a host of this version"))?;
+        .with_context(|| format!("the program at {admin} is not a host of this version"))?;
     Ok((text, report))
 }
 
@@ -137,7 +137,7 @@ struct Sessions {
 fn sessions(admin: &str, json: bool) -> Result<()> {
     let text = status::get(admin, "/status").map_err(|error| status::unanswered(admin, error))?;
     let Sessions { iscsi_sessions } = serde_json::from_str(&text)
-        .with_context(|| format!("what answers at {admin} is not a host of this version"))?;
+        .with_context(|| format!("the program at {admin} is not a host of this version"))?;
     if json {
         return print(&format!("{}\n", serde_json::to_string(&iscsi_sessions)?));
     }

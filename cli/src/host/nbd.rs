@@ -34,7 +34,7 @@ fn grant(client: &str) -> Result<Grant> {
 fn list(admin: &str, json: bool) -> Result<()> {
     let text = status::get(admin, "/nbd").map_err(|error| status::unanswered(admin, error))?;
     let report: ClientRightsReport = serde_json::from_str(&text)
-        .with_context(|| format!("what answers at {admin} is not a host of this version"))?;
+        .with_context(|| format!("the program at {admin} is not a host of this version"))?;
     let out = if json { format!("{}\n", text.trim_end()) } else { table(&report) };
     std::io::stdout().write_all(out.as_bytes()).context("cannot write the answer")
 }
@@ -48,7 +48,7 @@ fn table(report: &ClientRightsReport) -> String {
     }));
     let mut out = columns(&rows);
     if report.grants.is_empty() {
-        out += "(none: whoever reaches an address may use what is attached)\n";
+        out += "(none: any client that reaches an address may use the attached volumes)\n";
     }
     out
 }

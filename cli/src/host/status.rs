@@ -20,7 +20,7 @@ const MAX_ANSWER_BYTES: u64 = 32 << 20;
 pub fn status(address: &str, json: bool) -> Result<()> {
     let text = get(address, "/status").map_err(|error| unanswered(address, error))?;
     let report: HostReport = serde_json::from_str(&text)
-        .with_context(|| format!("what answers at {address} is not a host of this version"))?;
+        .with_context(|| format!("the program at {address} is not a host of this version"))?;
     let out = if json { format!("{}\n", text.trim_end()) } else { table(&report) };
     std::io::stdout().write_all(out.as_bytes()).context("cannot write the status")
 }
@@ -33,7 +33,7 @@ pub fn unanswered(address: &str, error: anyhow::Error) -> anyhow::Error {
              --admin address?"
         ));
     }
-    error.context(format!("what answers at {address} cannot say how the host is"))
+    error.context(format!("the program at {address} cannot show the state of the host"))
 }
 
 /// The body of a page of an admin listener.
@@ -120,7 +120,7 @@ fn table(report: &HostReport) -> String {
             out += &match rewrite.done {
                 true => format!("{}: all of it is under data key {}\n", volume.name, rewrite.key),
                 false => format!(
-                    "{}: {done} of {total} looked at for what is to be encrypted anew with data key {}\n",
+                    "{}: encryption with data key {} under way, {done} of {total} done\n",
                     volume.name, rewrite.key
                 ),
             };
@@ -150,7 +150,8 @@ fn table(report: &HostReport) -> String {
         );
         if let Some(path) = link.path.filter(|path| path.rate_bytes_per_second > 0) {
             out += &format!(
-                "path: {:.1} Mbit/s when last full, window {:.0} KiB, queue {:.1} ms over {:.1} ms{}\n",
+                "path: {:.1} Mbit/s when last full, window {:.0} KiB, queue {:.1} ms over {:.1} \
+                 ms{}\n",
                 path.rate_bytes_per_second as f64 * 8e-6,
                 path.window_bytes as f64 / 1024.0,
                 path.queue_ms,

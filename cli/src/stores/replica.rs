@@ -58,9 +58,9 @@ fn said(to: &StoresArgs, shows: bool, answer: &MaybeReplica) -> Result<()> {
     }
     match &answer.replica {
         Some(replica) => show(replica),
-        None if shows => print("there is no replica\n"),
+        None if shows => print("the installation has no replica\n"),
         None => {
-            tell("there is no replica any more");
+            tell("the installation has no replica any more");
             Ok(())
         }
     }
@@ -121,6 +121,6 @@ pub(super) async fn failover(
     if json {
         return print(&pretty(&serde_json::to_value(done)?)?);
     }
-    tell(&format!("the store at {standby} goes on with the volumes"));
+    tell(&format!("the store at {standby} takes over the volumes"));
     Ok(())
 }

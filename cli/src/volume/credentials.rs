@@ -31,7 +31,7 @@ pub fn run(args: &CredentialArgs) -> Result<()> {
     match &args.command {
         CredentialCommand::NewKey { file } => {
             keys::create(file)?;
-            tell("keep a copy elsewhere: without it what is encrypted with it is lost");
+            tell("keep a copy elsewhere: without it the encrypted data is lost");
             Ok(())
         }
         CredentialCommand::Issue { role, volumes, tenant, name, state, file } => {
@@ -40,7 +40,9 @@ pub fn run(args: &CredentialArgs) -> Result<()> {
             credential::issue(state, &wanted, file)?;
             tell(&match tenant {
                 Some(tenant) => {
-                    format!("give this to tenant {tenant}; it gets in once there is such a tenant:")
+                    format!(
+                        "give this to tenant {tenant}; it works after the creation of the tenant:"
+                    )
                 }
                 None => format!("this is credential {name}, of role {role}:"),
             });
@@ -50,7 +52,8 @@ pub fn run(args: &CredentialArgs) -> Result<()> {
             let revoked = credential::revoke(state, which.as_deref(), tenant.as_deref())?;
             if revoked == 0 {
                 bail!(
-                    "there is no such credential; `longhaul credential list` shows those there are"
+                    "the credential does not exist; `longhaul credential list` shows the existing \
+                     ones"
                 );
             }
             tell(&format!("credentials that are refused from now on: {revoked}"));
@@ -89,7 +92,7 @@ fn refresh(file: &Path) -> Result<()> {
         bail!("the store names no others: {} stays as it is", file.display());
     }
     credential::set_stores(file, &stores)?;
-    tell(&format!("{} has the addresses of the stores that there are:", file.display()));
+    tell(&format!("{} has the addresses of all stores:", file.display()));
     // A store says them.
     let shown: Vec<String> = stores.iter().map(|store| escaped(store)).collect();
     print(&(shown.join("\n") + "\n"))

@@ -16,7 +16,7 @@ use longhaul_base::units::show_bytes;
 pub async fn run(client: &Client, since: &SnapshotName, until: &str, as_json: bool) -> Result<()> {
     let (volume, name) = until.split_once('@').map_or((until, None), |(v, s)| (v, Some(s)));
     if volume != since.volume {
-        bail!("{since} and {until} are not of one volume: only what one log says can be compared");
+        bail!("{since} and {until} are not of one volume: a diff needs one log");
     }
     let mut changes = Changes::default();
     let mut from = 0;
@@ -35,7 +35,7 @@ pub async fn run(client: &Client, since: &SnapshotName, until: &str, as_json: bo
     }
     let bytes = changes.ranges.iter().map(|change| change.bytes).sum::<u64>();
     if changes.ranges.is_empty() {
-        tell(&format!("{until} is what {since} is"));
+        tell(&format!("{until} equals {since}"));
         return Ok(());
     }
     let cells = changes.ranges.iter().map(|change| {

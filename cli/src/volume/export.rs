@@ -43,7 +43,9 @@ pub async fn run(
 ) -> Result<Value> {
     let info = show(requests, name).await?;
     if info.live.as_ref().is_some_and(|live| live.connected) {
-        tell("a host has the volume attached: the image holds what is committed while it is read");
+        tell(
+            "a host has the volume attached: the image gets the writes committed during the export",
+        );
     }
     let keys = match name.split_once('@') {
         None => keys::of_volume(requests, &info, given).await?,

@@ -178,8 +178,9 @@ pub(super) fn refuse_attached(info: &VolumeInfo) -> Result<()> {
             "stop that host first".to_owned()
         } else {
             format!(
-                "it is not connected: start it and let it stop in order, or see with `longhaul volume lost {name}` \
-                 what it owes and give that up with `longhaul volume accept-loss {name}`, and try again"
+                "it is not connected: start it and let it stop in order, or see the missing writes \
+                 with `longhaul volume lost {name}` and give them up with `longhaul volume \
+                 accept-loss {name}`, and try again"
             )
         };
         bail!("host {host} has volume {name} attached: {advice}");
@@ -224,7 +225,7 @@ pub(super) async fn attach<'a>(
             (VERSIONS_ATTRIBUTE.into(), seal_statement(keys, volume, &statement)?);
         let set = VolumeOperation::SetAttribute { volume, epoch, attribute, data, replaces: None };
         let stated = requests.volume(set).await;
-        stated.context("the store does not keep what is stated of the volume")?;
+        stated.context("the store does not keep the statement about the volume")?;
     }
     Ok(Writer::new(requests, &attached, keys))
 }
@@ -238,7 +239,7 @@ async fn copy(writer: &mut Writer<'_>, source: Source, sectors: u64) -> Result<(
         writer.at = offset + piece.len() as u64;
         let end = (offset + piece.len() as u64).div_ceil(SECTOR_BYTES);
         if end > sectors {
-            bail!("there is more input than the volume has room for ({sectors} sectors)");
+            bail!("the input is larger than the volume ({sectors} sectors)");
         }
         writer.write(offset, &piece).await?;
     }
@@ -345,7 +346,7 @@ impl<'a> Writer<'a> {
     /// Ends interrupted work in order: waits for the commits under way, as far as that does not
     /// take long, and detaches the volume. A second signal ends that too.
     pub(super) async fn leave(&mut self, stop: &mut Stop) {
-        let host = "it is shown as an import that was cut short, which is in nobody's way";
+        let host = "lists show it as an unfinished import, which blocks nobody";
         let left = async {
             if !self.is_over {
                 let _ = tokio::time::timeout(LEAVE_LIMIT, self.committed(0)).await;
@@ -356,7 +357,8 @@ impl<'a> Writer<'a> {
             left = left => match left {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tell(&format!("the volume was not detached ({error:#}): {host}")),
-                Err(_) => tell(&format!("the store has not confirmed that the volume is detached: {host}")),
+                Err(_) => tell(&format!("the store has not confirmed that the volume is detached: \
+                                         {host}")),
             },
             () = stop.wait() => tell(&format!("left at once: {host}")),
         }

@@ -50,7 +50,8 @@ pub(super) async fn run(
                 let slots = slots.collect::<Vec<_>>();
                 let verified = given.is_any();
                 return print(&pretty(&json!({
-                    "slots": slots, "keys": list.numbers(), "retires": list.retires(), "name": list.name(), "verified": verified,
+                    "slots": slots, "keys": list.numbers(), "retires": list.retires(), "name": list.name(), "\
+                                                                                                             verified": verified,
                 }))?);
             }
             let rows = slots.map(|slot| {
@@ -60,7 +61,7 @@ pub(super) async fn run(
             print(&columns(&["SLOT", "KIND", "KEY FILE"], rows.collect()))
         }
         KeyCommand::Add { .. } => {
-            let (new, recovery) = new.context("there is nothing to add")?;
+            let (new, recovery) = new.context("give something to add")?;
             let change = Change::begin(link, &info, given, None).await.with_context(named)?;
             let slot = change.add(&new).await.with_context(named)?;
             let written = recovery.as_ref().map(|text| text.as_str());
@@ -69,7 +70,7 @@ pub(super) async fn run(
             }
             tell(&format!("key slot {slot} opens volume {name}, too"));
             let Some(written) = written else { return Ok(()) };
-            tell("this recovery key is shown once; whoever has it can read the volume:");
+            tell("this recovery key is shown once; any holder of it can read the volume:");
             print(&format!("{written}\n"))
         }
         KeyCommand::Remove { slot, .. } => {

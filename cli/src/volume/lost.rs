@@ -10,7 +10,7 @@ use longhaul_base::units::show_bytes;
 /// Runs `longhaul volume lost`.
 ///
 /// # Errors
-/// If there is no such volume, or the store fails.
+/// If the volume does not exist, or the store fails.
 pub async fn run(client: &Client, name: &str, json: bool) -> Result<()> {
     let lost = client.lost(name).await.with_context(|| format!("volume {name}"))?;
     if json {

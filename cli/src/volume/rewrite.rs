@@ -101,8 +101,9 @@ fn on_its_way(name: &str, said: Option<Progress>, as_json: bool) -> Result<()> {
         return print(&pretty(&json!({ "done": false, "progress": said }))?);
     }
     let how_far = match said {
-        None => "the host that has it begins within 30 s to encrypt what is under older keys anew"
-            .to_owned(),
+        None => {
+            "its host begins within 30 s to encrypt the content under older keys anew".to_owned()
+        }
         Some(Progress { done_bytes, total_bytes, failed_bytes, .. }) => {
             let failed = match failed_bytes {
                 0 => String::new(),
@@ -119,8 +120,8 @@ fn on_its_way(name: &str, said: Option<Progress>, as_json: bool) -> Result<()> {
         }
     };
     tell(&format!(
-        "volume {name}: {how_far}; `longhaul status` on the host says how far it is; when it is done, the same command takes \
-         the older keys from the list"
+        "volume {name}: {how_far}; `longhaul status` on the host shows the progress; when it is \
+         done, the same command takes the older keys from the list"
     ));
     Ok(())
 }
@@ -148,7 +149,7 @@ async fn here(requests: &Requests, info: VolumeInfo, given: &Given, as_json: boo
         let info = show(requests, name).await?;
         let change = Change::begin(requests, &info, given, None).await?;
         if change.numbers().into_iter().max() != writer.key() {
-            bail!("somebody has drawn another data key meanwhile");
+            bail!("another command has drawn another data key meanwhile");
         }
         let retired = retire(requests, name, change).await?;
         anyhow::Ok((rewritten, retired))
@@ -171,13 +172,14 @@ fn report(name: &str, bytes: u64, retired: &Retired, as_json: bool) -> Result<()
     }
     tell(&format!("{} of volume {name} were encrypted anew", show_bytes(bytes)));
     tell(&match (&retired.keys[..], retired.snapshots) {
-        ([], 0) => "there is only one data key".to_owned(),
+        ([], 0) => "the volume has only one data key".to_owned(),
         (_, 0) => {
             "the older data keys are gone from its list; the store gives their blocks' space back"
                 .to_owned()
         }
         (_, snapshots) => format!(
-            "{snapshots} snapshots may need the older data keys, which stay in its list: delete them, and run this again"
+            "{snapshots} snapshots may need the older data keys, which stay in its list: delete \
+             them, and run this again"
         ),
     });
     Ok(())

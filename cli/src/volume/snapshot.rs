@@ -31,7 +31,8 @@ pub fn run(args: &SnapshotArgs) -> Result<()> {
         && std::io::stdout().is_terminal()
     {
         bail!(Usage(
-            "a stream is not for a terminal: give a file, or have another program read standard output"
+            "a stream is not for a terminal: give a file, or have another program read standard \
+             output"
                 .into()
         ));
     }
@@ -84,7 +85,7 @@ async fn command(client: &Client, command: &SnapshotCommand, json: bool) -> Resu
         SnapshotCommand::Rollback { snapshot, .. } => {
             let back = client.roll_back(&snapshot.volume, &snapshot.snapshot).await;
             back.with_context(|| format!("volume {}", snapshot.volume))?;
-            done(json, &format!("volume {} is what it was as {snapshot}", snapshot.volume))
+            done(json, &format!("volume {} has the content of {snapshot} again", snapshot.volume))
         }
     }
 }

@@ -144,9 +144,9 @@ impl<R: Read> Receiver<R> {
     /// If there is none, or of a version that this program does not know.
     pub fn new(mut from: R) -> Result<(Receiver<R>, Header)> {
         let mut magic = [0; MAGIC.len()];
-        read(&mut from, &mut magic).context("this is not what `longhaul snapshot send` writes")?;
+        read(&mut from, &mut magic).context("this is no stream of `longhaul snapshot send`")?;
         if magic[..7] != MAGIC[..7] {
-            bail!("this is not what `longhaul snapshot send` writes");
+            bail!("this is no stream of `longhaul snapshot send`");
         }
         if magic != MAGIC {
             bail!("the stream is of version {}: update this program", magic[7]);

@@ -230,7 +230,8 @@ pub async fn receive(
     }
     if there.iter().any(|snapshot| snapshot.name == taken) {
         bail!(
-            "volume {name} has another snapshot {taken}: delete it if it is not needed, or receive into another volume"
+            "volume {name} has another snapshot {taken}: delete it if it is not needed, or receive \
+             into another volume"
         );
     }
     if info.sectors < header.sectors {
@@ -278,8 +279,8 @@ fn base<'a>(
     };
     let found = there.iter().find(same).with_context(|| {
         format!(
-            "volume {} has no snapshot that is {}@{}, which the stream goes on from: receive that one first, or send \
-             without --since",
+            "volume {} has no snapshot that is {}@{}, which the stream goes on from: receive that \
+             one first, or send without --since",
             info.name, header.volume, since.name
         )
     });
@@ -313,8 +314,8 @@ async fn write(
             while let Some(ranges) = differs.next().await? {
                 if !ranges.is_empty() {
                     bail!(
-                        "volume {name} has been written to since its snapshot {}: `longhaul snapshot rollback {name}@{}` \
-                         takes that back",
+                        "volume {name} has been written to since its snapshot {}: `longhaul \
+                         snapshot rollback {name}@{}` takes that back",
                         base.name,
                         base.name
                     );
@@ -329,7 +330,8 @@ async fn write(
     bar.finish_and_clear();
     result.with_context(|| match base {
         Some(base) => format!(
-            "volume {name} may have a part of it now: `longhaul snapshot rollback {name}@{}`, and receive it again",
+            "volume {name} may have a part of it now: `longhaul snapshot rollback {name}@{}`, and \
+             receive it again",
             base.name
         ),
         None => format!("volume {name} is incomplete now: receive it again, with --yes"),

@@ -17,11 +17,13 @@ async fn named(client: &Client, name: &str) -> Result<DeletedVolume> {
     match (found.pop(), found.is_empty()) {
         (Some(volume), true) => Ok(volume),
         (Some(_), false) => Err(Usage(format!(
-            "several deleted volumes were called {name}: name one by its identity, as `longhaul volume list --deleted` shows it"
+            "several deleted volumes were called {name}: name one by its identity, as `longhaul \
+             volume list --deleted` shows it"
         ))
         .into()),
         (None, _) => bail!(
-            "no deleted volume is called {name}; `longhaul volume list --deleted` shows those that can be brought back"
+            "no deleted volume is called {name}; `longhaul volume list --deleted` shows those that \
+             can be brought back"
         ),
     }
 }

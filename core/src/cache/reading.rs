@@ -66,7 +66,7 @@ impl Cache {
             self.lack(block_range(block));
             if let Opened::Damaged = opened {
                 self.counters.damaged_blocks += 1;
-                let what = || "it is not the block that was written there".to_owned();
+                let what = || "it is not the block written there".to_owned();
                 problem = Some(Unusable::Damaged(failed.clone().unwrap_or_else(what)));
             }
         }

@@ -202,7 +202,7 @@ fn what_cannot_be_done_over_http_is_said_so() {
     }
     api.fails("PUT", "/v1/tenants/other", Some(json!({})), 404, "no tenant other");
     api.fails("DELETE", "/v1/volumes/other?now=true", None, 404, "no such volume");
-    api.fails("DELETE", &format!("/v1/stores/{:032}", 1), None, 404, "there is no store");
+    api.fails("DELETE", &format!("/v1/stores/{:032}", 1), None, 404, "does not exist");
     api.fails("GET", "/v1/nothing", None, 404, "openapi.json");
     api.fails("PUT", "/v1/volumes", None, 405, "openapi.json");
     let new = |name: &str, size: u64| Some(json!({"name": name, "size_bytes": size}));

@@ -355,7 +355,7 @@ fn what_a_store_cannot_use_is_refused_with_a_reason() {
     refused("p", &[("AWS_ENDPOINT_URL", &https)]).fails(1, &["no answer", &https]);
     let nowhere = "http://no-such-host.invalid:1";
     refused("p", &[("AWS_ENDPOINT_URL", nowhere)]).fails(1, &["name is not known", nowhere]);
-    refused("p", &[("AWS_ENDPOINT_URL", "http://127.0.0.1:9")]).fails(1, &["nobody answers"]);
+    refused("p", &[("AWS_ENDPOINT_URL", "http://127.0.0.1:9")]).fails(1, &["no answer"]);
     let profile =
         [("AWS_PROFILE", "none"), ("AWS_ACCESS_KEY_ID", ""), ("AWS_SECRET_ACCESS_KEY", "")];
     refused("p", &profile).fails(1, &["profile `none`", "static keys"]);
@@ -397,7 +397,8 @@ fn a_bucket_over_tls_is_trusted_by_its_ca() {
     )
     .unwrap();
     openssl(
-        "x509 -req -in request.pem -days 2 -CA ca.pem -CAkey ca-key.pem -CAcreateserial -extfile extension -out cert.pem",
+        "x509 -req -in request.pem -days 2 -CA ca.pem -CAkey ca-key.pem -CAcreateserial -extfile \
+         extension -out cert.pem",
     );
     let path = |name: &str| dir.path().join(name);
     let gateway = Gateway::start_tls(&path("gateway"), &path("cert.pem"), &path("key.pem"));

@@ -65,7 +65,8 @@ const VICTIMS: [(usize, usize, bool); 6] =
     [(1, 0, false), (0, 1, false), (0, 0, true), (1, 1, true), (2, 0, false), (2, GATEWAYS, true)];
 
 #[test]
-#[ignore = "Ceph takes half a minute to start, and is to be killed for some minutes: make soak-engines"]
+#[ignore = "Ceph takes half a minute to start, and is to be killed for some minutes: make \
+            soak-engines"]
 fn ceph_and_stores_are_killed_and_no_client_notices() {
     let until = Instant::now() + Duration::from_secs(60 * setting("LONGHAUL_E2E_MINUTES", 5));
     let dir = temp_dir();
@@ -137,8 +138,8 @@ fn ceph_and_stores_are_killed_and_no_client_notices() {
         });
         host.wait_drained("disk", LIMIT);
         eprintln!(
-            "round {rounds}: OSDs {osds:?}, gateways {gateways:?}{}, dead for {dead} ms; Ceph had everything after {clean:.1} s, \
-             the store after {:.1} s; slowest reply {:.1} s",
+            "round {rounds}: OSDs {osds:?}, gateways {gateways:?}{}, dead for {dead} ms; Ceph had \
+             everything after {clean:.1} s, the store after {:.1} s; slowest reply {:.1} s",
             if victims.2 { ", a store" } else { "" },
             begun.elapsed().as_secs_f64(),
             slowest.as_secs_f64()

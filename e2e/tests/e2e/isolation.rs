@@ -83,7 +83,8 @@ impl Scene {
         let store = resident_kib(self.site.store.server().pid());
         let host = resident_kib(self.host.server().pid());
         println!(
-            "{during}: volume list p50 {:?}, most {:?}; NBD connect most {:?}; status most {:?}; store {} MiB, host {} MiB",
+            "{during}: volume list p50 {:?}, most {:?}; NBD connect most {:?}; status most {:?}; \
+             store {} MiB, host {} MiB",
             lists[LISTS / 2],
             lists[LISTS - 1],
             connects[CONNECTS - 1],

@@ -103,7 +103,8 @@ fn host_with_portals(site: &Site, name: &str, ports: &[u16], lines: &[u16], tabl
 /// Nothing that the kernel says of a disk or file system that has failed.
 #[track_caller]
 fn no_errors(guest: &mut Guest) {
-    let bad = "I/O error|EXT4-fs (error|warning)|XFS.*(error|[Cc]orrupt|[Ss]hutdown)|Remounting|blocked for";
+    let bad = "I/O error|EXT4-fs \
+               (error|warning)|XFS.*(error|[Cc]orrupt|[Ss]hutdown)|Remounting|blocked for";
     let said = guest.run(&format!("dmesg | grep -E '{bad}'"));
     assert_eq!(said.stdout, "", "{}", guest.console());
 }
@@ -180,7 +181,12 @@ fn linux_makes_and_uses_file_systems() {
     guest.run(&format!("mke2fs -q -t ext4 {ext4} && mount {ext4} /mnt")).ok();
     let verify = fio("/mnt/verify", 16, "--fsync=100");
     guest.run(&verify).ok();
-    guest.run("rm /mnt/verify; sync; fstrim /mnt; dd if=/dev/urandom of=/mnt/junk bs=1M count=24; sync").ok();
+    guest
+        .run(
+            "rm /mnt/verify; sync; fstrim /mnt; dd if=/dev/urandom of=/mnt/junk bs=1M count=24; \
+               sync",
+        )
+        .ok();
     host.wait_drained("ext4", LIMIT);
     let trimmed = guest.run("rm /mnt/junk && sync && fstrim -v /mnt && sync").ok().stdout;
     host.wait_drained("ext4", LIMIT);
@@ -454,7 +460,8 @@ fn linux_boots_from_a_volume() {
     guest.run("dd if=/dev/urandom of=/var/before bs=64k count=64 && sync").ok();
     guest.start(
         "busy",
-        "until test -e /run/enough; do head -c 100000 /dev/urandom >>/var/busy && sync || exit 1; done",
+        "until test -e /run/enough; do head -c 100000 /dev/urandom >>/var/busy && sync || exit 1; \
+         done",
     );
     host.kill();
     host.start();

@@ -214,7 +214,8 @@ fn flags_come_from_the_config_file_and_the_environment() {
     let config = site.path("longhaul.toml");
     let (admin, socket) = (free_address(), site.path("configured.nbd"));
     let text = format!(
-        "[host]\nstate = {:?}\nadmin = {admin:?}\njournal-size = \"160MiB\"\nnbd = [\"unix:{}\"]\nvolume = [\"disk\"]\n",
+        "[host]\nstate = {:?}\nadmin = {admin:?}\njournal-size = \"160MiB\"\nnbd = \
+         [\"unix:{}\"]\nvolume = [\"disk\"]\n",
         site.path("configured"),
         socket.display()
     );
@@ -245,7 +246,7 @@ fn the_demo_shows_itself() {
         out
     };
     let out = once(&[]);
-    assert!(out.stdout.contains("what was read is what was written"), "{out}");
+    assert!(out.stdout.contains("the read data equals the written data"), "{out}");
     once(&["--wan-delay", "4ms", "--write-through"]);
 
     let dir = temp_dir();

@@ -74,7 +74,8 @@ fn sighup_takes_up_what_can_change() {
     host.server().signal(Signal::HUP);
     wait_for("the host to have reloaded", LIMIT, || host.server().log().contains("reloaded:"));
     let log = host.server().log();
-    for part in ["--volume", "--drain-rate", "access lists", "next start only: --cache-size"] {
+    for part in ["--volume", "--drain-rate", "access lists", "before the next start: --cache-size"]
+    {
         assert!(log.contains(part), "{part}: {log}");
     }
     wait_for("the new volume", LIMIT, || {
@@ -182,7 +183,7 @@ fn what_was_not_delivered_stays_until_an_operator_gives_it_up() {
     wait_for("the volume to be missed", LIMIT, || host.volume_status("disk")["state"] == "refused");
     let status = host.volume_status("disk");
     assert!(status["reason"].as_str().unwrap().contains("--drop-undelivered"), "{status}");
-    host.detach(["disk"]).fails(1, &["may not be at the store", "--drop-undelivered"]);
+    host.detach(["disk"]).fails(1, &["the store may lack", "--drop-undelivered"]);
     let mut asking = command(longhaul());
     asking.env_remove("LONGHAUL_YES").args(["detach", "disk", "--drop-undelivered"]);
     run_within(asking, LIMIT).fails(2, &["--yes"]);

@@ -99,8 +99,8 @@ fn expired_certificate(site: &Site) -> (String, String) {
     openssl("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem");
     openssl("req -new -config config -key key.pem -subj /CN=admin -out request.pem");
     openssl(&format!(
-        "ca -batch -notext -config config -cert {0} -keyfile {0} -in request.pem -out certificate.pem \
-         -startdate 20200101000000Z -enddate 20210101000000Z",
+        "ca -batch -notext -config config -cert {0} -keyfile {0} -in request.pem -out \
+         certificate.pem -startdate 20200101000000Z -enddate 20210101000000Z",
         ca.display()
     ));
     let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();

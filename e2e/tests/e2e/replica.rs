@@ -53,7 +53,7 @@ pub fn waiting(site: &Site, name: &str, place: &Path) -> Store {
 fn ends_by_itself(store: &mut Store) {
     let server = store.server();
     let status = server.wait(LIMIT);
-    assert!(!status.success() && server.log().contains("somebody has gone on"), "{status}");
+    assert!(!status.success() && server.log().contains("another store has taken over"), "{status}");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_place_is_lost_and_another_one_goes_on_and_back() {
         let first = site.store.dir().to_owned();
         let mut old = Store::stopped(&first);
         old.address.clone_from(&site.store.address);
-        refused(&run_within(old.command(), LIMIT), "somebody has gone on");
+        refused(&run_within(old.command(), LIMIT), "another store has taken over");
         // It gets what it lacks, and can go on in its turn.
         let back = waiting_again(&site, &second, &first);
         let sent = shown(&site, &second);
@@ -234,7 +234,7 @@ fn a_bucket_is_lost_and_another_one_goes_on_and_back() {
 
     // The first bucket is back, and its store finds that nobody needs it any more.
     near.restart();
-    refused(&run_within(site.store.command(), LIMIT), "somebody has gone on");
+    refused(&run_within(site.store.command(), LIMIT), "another store has taken over");
     let before = volumes_at(&near, "lab/one/objects/");
     beside(&host, &mut written, shape, |busy| {
         drop(to_near.take_seen());
@@ -364,8 +364,8 @@ fn what_cannot_be_a_replica_is_refused() {
     refuses(&["add", "somewhere"], "whole path");
     refuses(&["add", "mem://64MiB"], "a directory or s3://");
     refuses(&["add", text(&own)], "where the volumes are");
-    refuses(&["remove"], "there is no replica");
-    refuses(&["mode", "behind"], "there is no replica");
+    refuses(&["remove"], "the installation has no replica");
+    refuses(&["mode", "behind"], "the installation has no replica");
     let foreign = site.path("foreign");
     std::fs::create_dir_all(&foreign).unwrap();
     std::fs::write(foreign.join("letter.txt"), "dear").unwrap();
@@ -376,7 +376,7 @@ fn what_cannot_be_a_replica_is_refused() {
     assert_eq!(shown(&site, &site.store), Value::Null);
 
     replica(&site, &site.store, ["add", text(&place), "--behind"]).ok();
-    refuses(&["add", text(&place)], "there is a replica in");
+    refuses(&["add", text(&place)], "the replica is in");
     wait_for("it to be complete", LIMIT, || shown(&site, &site.store)["complete"] == true);
     assert_eq!(shown(&site, &site.store)["state"], "behind");
     replica(&site, &site.store, ["mode", "in-step"]).ok();

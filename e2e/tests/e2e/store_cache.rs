@@ -138,7 +138,11 @@ fn a_damaged_cache_is_a_miss_and_another_ones_is_dropped() {
     let other = filled();
     std::fs::copy(cache_file(&other), &path).unwrap();
     site.store.restart();
-    assert!(site.store.server().log().contains("is dropped"), "{}", site.store.server().log());
+    assert!(
+        site.store.server().log().contains("drops the content of the object cache"),
+        "{}",
+        site.store.server().log()
+    );
     let (_host, mut client) = cold(&site, "third");
     read_all(&mut client);
     assert!(metric(&site.store.admin, "longhaul_store_cache_misses_total") > 0.0);
@@ -152,7 +156,7 @@ fn where_there_is_no_cache_a_store_serves_all_the_same() {
     std::fs::write(&file, "x").unwrap();
     site.store.set_flags(["--cache-size", "64MiB", "--cache-dir", file.to_str().unwrap()]);
     site.store.restart();
-    assert!(site.store.server().log().contains("there is no cache before the objects"));
+    assert!(site.store.server().log().contains("the store runs without an object cache"));
     let (_host, mut client) = cold(&site, "first");
     read_all(&mut client);
     let mut command = command(longhaul());

@@ -16,8 +16,8 @@ impl Certificates {
         let this = Certificates { dir };
         for ca in ["ca", "other"] {
             this.openssl(&format!(
-                "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={ca} \
-                 -keyout {ca}-key.pem -out {ca}-cert.pem"
+                "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj \
+                 /CN={ca} -keyout {ca}-key.pem -out {ca}-cert.pem"
             ));
         }
         this.signed("server", "ca", "subjectAltName=DNS:localhost,IP:127.0.0.1");
@@ -48,12 +48,12 @@ impl Certificates {
         )
         .unwrap();
         self.openssl(&format!(
-            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout {name}-key.pem \
-             -out request.pem"
+            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout \
+             {name}-key.pem -out request.pem"
         ));
         self.openssl(&format!(
-            "x509 -req -in request.pem -days 2 -CA {ca}-cert.pem -CAkey {ca}-key.pem -CAcreateserial \
-             -extfile extension -out {name}-cert.pem"
+            "x509 -req -in request.pem -days 2 -CA {ca}-cert.pem -CAkey {ca}-key.pem \
+             -CAcreateserial -extfile extension -out {name}-cert.pem"
         ));
     }
 

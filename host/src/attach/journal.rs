@@ -189,8 +189,8 @@ pub(super) fn distrust_page_cache(files: &[File], dir: &Path) -> Result<(), Jour
         let path = journal_path(dir, number);
         let failed = |what: &str, error: rustix::io::Errno| {
             JournalDisk(format!(
-                "the disk under the journal fails: {what} of {}: {error}; nothing more is asked of \
-                 it until this host is restarted: check the disk, or carry {} to another one",
+                "the disk under the journal fails: {what} of {}: {error}; the host does not use it \
+                 until a restart: check the disk, or carry {} to another one",
                 path.display(),
                 dir.display()
             ))

@@ -97,7 +97,7 @@ pub(super) async fn open_keys(
     {
         return Err(refused(format!(
             "it is encrypted, and the journal in {} holds writes that are not, the first at \
-             {range}: they are not delivered; move that directory away to give them up",
+             {range}: the host does not deliver them; move that directory away to give them up",
             host.state.volume_dir(info.id).display()
         )));
     }

@@ -20,7 +20,7 @@ pub(super) async fn show(host: &HostContext, name: &str) -> Result<VolumeInfo, A
             let kept = match kept {
                 None => String::new(),
                 Some(volume) => format!(
-                    "; what was not delivered to it is kept in {}: `longhaul detach {name} \
+                    "; the host keeps the undelivered writes in {}: `longhaul detach {name} \
                      --drop-undelivered` gives it up",
                     host.state.volume_dir(volume.volume_id()?).display()
                 ),
@@ -102,7 +102,7 @@ pub(super) fn refuse_undelivered(state: &StateDir, info: &VolumeInfo) -> Result<
         ))),
         // It was fenced off with them.
         Some(file) if !file.delivered => Err(AttachFailure::Refused(format!(
-            "volume {0} has a journal in {1} with writes that were not delivered before another \
+            "volume {0} has a journal in {1} with writes that it did not deliver before another \
              host attached the volume: move that directory away to keep them for salvage, or give \
              them up with `longhaul detach {0} --drop-undelivered`",
             info.name,

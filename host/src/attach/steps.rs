@@ -74,8 +74,8 @@ async fn try_attach(
         let dir = host.state.volume_dir(stale.volume_id()?);
         return Err(AttachFailure::Refused(format!(
             "volume {name} was deleted and created again, and {} still holds the journal of the \
-             deleted one: move that directory away to attach the new volume, or give up what is in \
-             it with `longhaul detach {name} --drop-undelivered`",
+             deleted one: move that directory away to attach the new volume, or give up its writes \
+             with `longhaul detach {name} --drop-undelivered`",
             dir.display()
         )));
     }

@@ -533,7 +533,10 @@ impl InitiatorRights {
                          (SIGHUP)"
                     );
                     kept.users.insert(name, secret);
-                    ensure!(kept.users.len() <= MAX_ENTRIES, "there are {MAX_ENTRIES} users");
+                    ensure!(
+                        kept.users.len() <= MAX_ENTRIES,
+                        "the list already has {MAX_ENTRIES} users"
+                    );
                 }
             }
             InitiatorChange::RemoveUser { name, target } => {
@@ -568,7 +571,7 @@ impl InitiatorRights {
     ) -> Result<()> {
         if let Some(user) = &user {
             let known = kept.users.contains_key(user) || self.fixed.access.users.contains_key(user);
-            ensure!(known, "there is no user {user}: first `longhaul iscsi user set {user}`");
+            ensure!(known, "user {user} does not exist: first `longhaul iscsi user set {user}`");
         }
         let grant = SavedGrant { initiator: check_initiator(initiator)?, user };
         // A second grant may turn CHAP on or off for an initiator.
@@ -628,7 +631,7 @@ impl InitiatorRights {
         }
         drop(users);
         let removed = kept.users.remove(name).is_some();
-        ensure!(removed, "there is no user {name}: `longhaul iscsi list` shows all");
+        ensure!(removed, "user {name} does not exist: `longhaul iscsi list` shows all");
         Ok(())
     }
 

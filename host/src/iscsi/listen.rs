@@ -50,7 +50,8 @@ impl Portal {
         };
         let socket = bind().with_context(|| {
             format!(
-                "cannot listen on {address} for iSCSI: stop what does, or choose another --iscsi"
+                "cannot listen on {address} for iSCSI: stop the process that does, or choose \
+                 another --iscsi"
             )
         })?;
         Ok(Portal { address: socket.local_addr()?, socket })

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReservationError {
     /// The volume is a snapshot, or this host keeps nothing.
-    #[error("what is registered for a snapshot is not kept")]
+    #[error("a snapshot keeps no registrations")]
     ReadOnly,
     /// The registrations are too long: bytes, and the most.
     #[error(
@@ -332,7 +332,7 @@ impl IscsiServer {
                     && !found.logged_in(&self.places)
                 {
                     self.turned_away(found.peer());
-                    found.close(CloseReason::Refused("there are too many connections".into()));
+                    found.close(CloseReason::Refused("the target has too many connections".into()));
                 }
                 let peer = found.map(|found| found.peer().to_owned());
                 tracing::info!(

@@ -206,7 +206,9 @@ impl ClientChange {
                 format!("{client} may not use volume {volume} any more")
             }
             ClientChange::Open { volume } => {
-                format!("volume {volume} has no list: whoever reaches an address may use it")
+                format!(
+                    "volume {volume} has no list: any client that reaches an address may use it"
+                )
             }
         }
     }

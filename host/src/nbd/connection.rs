@@ -181,7 +181,7 @@ impl NbdConnection {
                 _place = server.places.take(who);
                 if _place.is_none() {
                     server.turn_away(&self.peer);
-                    return Err(io::Error::other("there are too many clients"));
+                    return Err(io::Error::other("the server has too many clients"));
                 }
             }
             let wait = self.wait(&mut reader, &mut input, &mut raw);

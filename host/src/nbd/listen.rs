@@ -158,8 +158,8 @@ impl Listener {
             Address::Tcp(tcp) => {
                 let listener = bind_tcp(*tcp).with_context(|| {
                     format!(
-                        "cannot listen on {address} for NBD: stop what does, or choose another \
-                         --nbd"
+                        "cannot listen on {address} for NBD: stop the process that does, or choose \
+                         another --nbd"
                     )
                 })?;
                 (Address::Tcp(listener.local_addr()?), Bound::Tcp(listener))
@@ -227,7 +227,7 @@ fn bind_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
 fn bind_unix(path: &Path) -> Result<UnixListener> {
     if let Ok(meta) = std::fs::symlink_metadata(path) {
         if !meta.file_type().is_socket() {
-            bail!("there is a file that is not a socket: move it, or choose another path");
+            bail!("a file that is no socket is there: move it, or choose another path");
         }
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             bail!("another process listens there: stop it, or choose another path");

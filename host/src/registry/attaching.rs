@@ -32,7 +32,7 @@ impl VolumeRegistry {
         let survey = self.host.state.survey()?;
         for damaged in &survey.damaged {
             tracing::error!(
-                "{}; the other volumes are served: `longhaul check` says what to do",
+                "{}; the host serves the other volumes: `longhaul check` says what to do",
                 damaged.problem
             );
         }

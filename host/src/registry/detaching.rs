@@ -23,7 +23,7 @@ impl VolumeRegistry {
     /// of it. Or gives up an attach. When that is done, the volume is gone from the status.
     ///
     /// # Errors
-    /// If there is no such volume here, it is in use, or the store does not have everything.
+    /// If the volume does not exist here, it is in use, or the store does not have everything.
     pub async fn detach(self: &Rc<Self>, name: &str, drop_undelivered: bool) -> Result<()> {
         match self.entries.stage(name) {
             Some(AttachStage::Attached(volume)) => self.detach_attached(name, volume),
@@ -108,9 +108,9 @@ impl VolumeRegistry {
         let files = self.host.state.volumes()?;
         match files.iter().find(|file| self.undelivered(name, file)) {
             Some(file) if !drop_undelivered => bail!(
-                "volume {name} has writes in {} that may not be at the store: let it be attached \
-                 here and drain, carry that state directory to where it can be, or give them up \
-                 with `longhaul detach {name} --drop-undelivered`",
+                "volume {name} has writes in {} that the store may lack: attach it here and let it \
+                 drain, carry that state directory to a host that can, or give them up with \
+                 `longhaul detach {name} --drop-undelivered`",
                 self.host.state.volume_dir(file.volume_id()?).display()
             ),
             _ => Ok(()),
@@ -130,7 +130,7 @@ impl VolumeRegistry {
             if lost {
                 tracing::warn!(
                     volume = name,
-                    "what was not delivered is dropped, as the operator said"
+                    "the host drops the undelivered writes, by order of the operator"
                 );
             }
             bytes += file.journal.bytes();

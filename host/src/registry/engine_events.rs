@@ -17,7 +17,7 @@ impl VolumeRegistry {
             Event::Fenced { epoch } => self.fenced(volume, epoch),
             Event::JournalFailed { error, continues } => {
                 let then = if continues {
-                    "the volume goes on with every flush waiting for the store"
+                    "the volume goes on; every flush now waits for the store"
                 } else {
                     "the volume has stopped"
                 };
@@ -28,9 +28,9 @@ impl VolumeRegistry {
             Event::JournalDamaged { range, file, offset, problem, shipping_waits } => {
                 let at = if range.is_empty() { String::new() } else { format!(" at {range}") };
                 let then = if shipping_waits {
-                    "; nothing from there on reaches the store unless it can be read after all, \
-                     which is tried again every minute: check the disk, and copy what clients can \
-                     still read before this host is stopped"
+                    "; nothing from there on reaches the store unless a later read succeeds (the \
+                     host tries every minute): check the disk, and copy the readable data before \
+                     you stop this host"
                 } else {
                     "; check disk and memory"
                 };
@@ -45,37 +45,37 @@ impl VolumeRegistry {
             ),
             Event::StoreOutdated { range } => tracing::error!(
                 volume = name,
-                "the store answers with an older version at {range}, or with zeroes for what was \
-                 written there: clients get an error; was the store's data brought back from a \
-                 copy?"
+                "the store answers with an older version at {range}, or with zeroes in the place \
+                 of written data: clients get an error; did somebody restore the store's data from \
+                 a copy?"
             ),
             Event::VersionsFailed { error } => {
                 let why = format!(
-                    "the table of versions failed: {error}; older versions of blocks are not found \
-                     out any more: replace the disk"
+                    "the version table failed: {error}; the host no longer notices older versions \
+                     of blocks: replace the disk"
                 );
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
             }
             Event::StorePlain { range } => tracing::error!(
                 volume = name,
-                "the store gives out data that is not encrypted at {range}, of an encrypted \
-                 volume: somebody without its key wrote it; it is not read: write the range again, \
-                 or go back to a snapshot"
+                "the store returns unencrypted data at {range} of an encrypted volume: somebody \
+                 without its key wrote it; clients do not get it: write the range again, or roll \
+                 back to a snapshot"
             ),
             Event::Resized { sectors } => self.resized(volume, sectors),
-            Event::Room { room: true } => tracing::info!(volume = name, "there is room again"),
+            Event::Room { room: true } => tracing::info!(volume = name, "the store has room again"),
             Event::Room { room: false } => tracing::warn!(
                 volume = name,
-                "the tenant is over its quota of stored bytes: new data is refused with `no space` \
-                 until there is room"
+                "the tenant is over its quota of stored bytes: the volume refuses new data with \
+                 `no space` until there is room"
             ),
             Event::TraceReplayed { followed: true } => {
                 tracing::info!(volume = name, "the trace has been read ahead to its end");
             }
             Event::TraceReplayed { followed: false } => tracing::info!(
                 volume = name,
-                "the trace is read ahead no further: what is read now is not in it"
+                "the host stops reading the trace ahead: clients read other ranges now"
             ),
             Event::Resumed { committed } => {
                 tracing::info!(volume = name, committed, "resumed");
@@ -108,7 +108,7 @@ impl VolumeRegistry {
             Event::StoreLostWrites { committed, from } => {
                 let why = format!(
                     "the store has writes up to {committed} only and once had more; the journal \
-                     begins at {from}, so nothing is shipped any more: restore the store's data"
+                     begins at {from}, so the host sends nothing any more: restore the store's data"
                 );
                 tracing::error!(volume = name, "{why}");
                 volume.set_trouble(why);
@@ -142,8 +142,8 @@ impl VolumeRegistry {
                 if dropped_all {
                     tracing::warn!(
                         volume = name,
-                        "the read cache begins empty: the store cannot say what was written since \
-                         its {found} were cached"
+                        "the read cache begins empty: the store cannot list the writes since its \
+                         {found} were cached"
                     );
                 } else {
                     tracing::info!(
@@ -155,8 +155,8 @@ impl VolumeRegistry {
             }
             Event::DamageTold { ranges, bytes } => tracing::warn!(
                 volume = name,
-                "the store's data is damaged in {ranges} ranges, {} in all: what the read cache \
-                 has of it is written back",
+                "the store's data is damaged in {ranges} ranges, {} in all: the host writes back \
+                 the parts that the read cache has",
                 show_bytes(bytes)
             ),
             Event::WrittenBack { range, .. } => {
@@ -164,8 +164,8 @@ impl VolumeRegistry {
             }
             Event::Repaired { told_bytes, written_bytes } => tracing::warn!(
                 volume = name,
-                "of {} that the store's data is damaged in, {} were written back; the rest is not \
-                 in the read cache, not to be had at the store, or on its way there",
+                "of {} of damaged data at the store, the host wrote back {}; the rest is not in \
+                 the read cache, out of reach at the store, or on its way there",
                 show_bytes(told_bytes),
                 show_bytes(written_bytes)
             ),
@@ -210,10 +210,7 @@ impl VolumeRegistry {
         let kept = if lag == 0 {
             "everything was delivered before".into()
         } else if volume.journal().is_none() {
-            format!(
-                "{} that were not delivered are lost: there is no journal to keep them",
-                show_bytes(lag)
-            )
+            format!("{} of undelivered writes are lost: the volume has no journal", show_bytes(lag))
         } else {
             format!(
                 "{} that were not delivered are kept in {}",
@@ -249,9 +246,9 @@ impl VolumeRegistry {
             return "the store does not have this snapshot any more: it was deleted".into();
         }
         format!(
-            "the store does not have this volume any more: its data is another than it was, or was \
-             in memory only; nothing is shipped until the volume is there again, and what was not \
-             delivered is kept in {}",
+            "the store does not have this volume any more: somebody replaced its data, or the data \
+             was in memory only; the host sends nothing until the volume is back, and keeps \
+             undelivered writes in {}",
             self.host.state.volume_dir(volume.attached().volume).display()
         )
     }

@@ -23,7 +23,7 @@ impl VolumeRegistry {
                     LinkEvent::Frame(frame) => frames.extend(router.route(frame)),
                     LinkEvent::Stores(stores) => {
                         if let Err(error) = self.host.state.save_stores(&stores) {
-                            tracing::warn!("stores will have to be asked for again: {error:#}");
+                            tracing::warn!("the host will have to find the stores anew: {error:#}");
                         }
                     }
                     LinkEvent::Early { version } => {

@@ -113,7 +113,7 @@ impl VolumeRegistry {
     fn only_volume(&self) -> Result<String, LookupError> {
         self.entries.only().ok_or_else(|| LookupError {
             kind: LookupErrorKind::Unknown,
-            message: "there is no default export: name a volume, `nbdinfo --list` shows them"
+            message: "the host has no default export: name a volume, `nbdinfo --list` shows them"
                 .into(),
         })
     }

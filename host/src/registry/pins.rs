@@ -36,9 +36,8 @@ pub(super) async fn pin_ranges(
         most = status.pinned_most_bytes;
         ensure!(
             pins.bytes() <= most,
-            "with this {} of volume {name} would be pinned: that is more than {}, which is what \
-             may be pinned of its cache of {}; unpin something, or start the host with a larger \
-             --cache-size",
+            "with this, pins would cover {} of volume {name}: that is more than {}, the limit for \
+             its cache of {}; unpin something, or start the host with a larger --cache-size",
             show_bytes(pins.bytes()),
             show_bytes(most),
             show_bytes(status.capacity_bytes)
@@ -81,7 +80,7 @@ pub(super) fn warm(host: &HostContext, volume: &Volume, spans: &[Span]) -> Resul
              stop {name}`"
         ),
         Err(WarmError::TooMuch { bytes, most }) => bail!(
-            "the ranges have {}, and the cache of volume {name} holds {} beside what is pinned: \
+            "the ranges have {}, and the cache of volume {name} holds {} beside the pinned ranges: \
              name less, or start the host with a larger --cache-size",
             show_bytes(bytes),
             show_bytes(most)
@@ -144,7 +143,7 @@ fn current(volume: &Volume) -> Option<Pins> {
 fn ranges(volume: &Volume, spans: &[Span]) -> Result<Vec<Range>> {
     let sectors = volume.sectors();
     let size = sectors * SECTOR_BYTES;
-    ensure!(!spans.is_empty(), "there is no range to work on");
+    ensure!(!spans.is_empty(), "give at least one range");
     let range = |span: &Span| -> Result<Range> {
         let end = span.end.unwrap_or(size);
         ensure!(

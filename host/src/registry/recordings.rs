@@ -37,7 +37,7 @@ impl Recordings {
         let mut begun = false;
         volume.with(|now, engine| begun = engine.handle_record(now));
         ensure!(begun, "a trace of volume {name} is being recorded already: stop that first");
-        tracing::info!(volume = name, trace, "recording what is read");
+        tracing::info!(volume = name, trace, "recording the reads of clients");
         self.names.borrow_mut().insert(key(volume), trace);
         Ok(())
     }

@@ -53,7 +53,7 @@ impl JournalShape {
         if bytes < MIN_JOURNAL_BYTES {
             bail!(Usage(format!(
                 "--journal-size {} is too small: a journal takes at least {}; choose a size that \
-                 holds what is written during the longest outage of the store to be survived",
+                 holds all writes during the longest outage of the store that you want to survive",
                 show_bytes(bytes),
                 show_bytes(MIN_JOURNAL_BYTES)
             )));

@@ -167,8 +167,8 @@ pub fn open_journal(dir: &Path, volume: &VolumeFile, write: bool) -> Result<Vec<
         let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(&path);
         let file = file.with_context(|| {
             format!(
-                "cannot open the journal file {}: bring it back, or move {} away to give up what \
-                 was not delivered",
+                "cannot open the journal file {}: restore it, or move {} away to give up the \
+                 undelivered writes",
                 path.display(),
                 dir.display()
             )
@@ -177,7 +177,7 @@ pub fn open_journal(dir: &Path, volume: &VolumeFile, write: bool) -> Result<Vec<
         if bytes != volume.journal.file_bytes {
             bail!(
                 "the journal file {} has {bytes} bytes instead of {}: restore it from a copy, or \
-                 move {} away to give up what was not delivered",
+                 move {} away to give up the undelivered writes",
                 path.display(),
                 volume.journal.file_bytes,
                 dir.display()
@@ -212,8 +212,8 @@ fn refuse_used(dir: &Path) -> Result<()> {
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         Ok(_) if page.iter().all(|byte| *byte == 0) => Ok(()),
         Ok(_) => bail!(
-            "{} holds a journal and no volume.json that says what is in it: bring that file back \
-             from a copy, or move the directory away to give up what was not delivered",
+            "{} holds a journal and no volume.json that describes it: restore that file from a \
+             copy, or move the directory away to give up the undelivered writes",
             dir.display()
         ),
     }

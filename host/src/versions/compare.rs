@@ -59,7 +59,8 @@ fn is_accepted(host: &HostContext, name: &str, head: &Head) -> bool {
 fn refusal(name: &str, head: &Head, why: &str) -> AttachFailure {
     AttachFailure::Refused(format!(
         "volume {name} is not as this host left it: {why}. If you rolled it back or know why, \
-         start this host with --accept-rollback {name}={}: then it believes what the store has now",
+         start this host with --accept-rollback {name}={}: then it accepts the store's present \
+         data",
         token(head)
     ))
 }
@@ -125,7 +126,7 @@ pub async fn open(
     };
     let opened =
         tokio::task::spawn_blocking(move || open_files(&dir, head, committed, &forgotten, new));
-    let opened = opened.await.context("the thread that opens a table of versions failed")??;
+    let opened = opened.await.context("the thread that opens a version table failed")??;
     Ok((Some(opened), statement))
 }
 
@@ -158,7 +159,8 @@ pub async fn conclude(host: &HostContext, volume: &Volume) {
         }
         Err(failure) => tracing::warn!(
             volume = name,
-            "its root after write {} is {}, which the store was not told: {failure:?}",
+            "its root after write {} is {}, which the host could not state at the store: \
+             {failure:?}",
             root.seq,
             root.hash
         ),

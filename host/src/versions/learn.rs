@@ -41,14 +41,14 @@ pub fn look(
     let Some(expected) = expected else { return Ok(()) };
     let refused = |why: String| {
         Err(AttachFailure::Refused(format!(
-            "volume {name} is not what --expect-root says: {why}; if that is as it should be, give \
-             its newest root (`longhaul volume show {name} --key-file FILE`)"
+            "volume {name} does not match --expect-root: {why}; if that is right, give its newest \
+             root (`longhaul volume show {name} --key-file FILE`)"
         )))
     };
     match stated.and_then(|stated| stated.root) {
         None => refused(
-            "no root is stated at the store by anybody with its keys, so the host that had it last \
-             did not let it go in order, did not know all of it, or the store hides that"
+            "no holder of its keys has stated a root at the store. So the last host did not detach \
+             it in order, did not know all of it, or the store hides the root"
                 .into(),
         ),
         Some(root) if root.hash != expected => {
@@ -100,12 +100,12 @@ pub async fn learn(
     let (id, new) = (attached.volume, reading.dir().to_owned());
     let root = tokio::task::spawn_blocking(move || root_of(&new, id)).await;
     let root = root.context("the thread that works out a root failed").flatten()?;
-    let (_, root) = root.context("what was just learned is damaged: try again")?;
+    let (_, root) = root.context("the data just learned is damaged: try again")?;
     if expected.is_some_and(|expected| expected != root.hash) {
         let why = format!(
-            "volume {name} is not what --expect-root says: all of it was read, and its root is {}. \
-             The store gives out older or other data than the host that stated the root had \
-             written. Do not use it; bring the data back, then restart this host to read it again",
+            "volume {name} does not match --expect-root: the host read all of it, and its root is \
+             {}. The store returns older or other data than the host of that root wrote. Do not \
+             use it; restore the data, then restart this host to read it again",
             root.hash
         );
         host.learned.fail(id, attached.committed, why.clone());

@@ -21,7 +21,7 @@ pub async fn statement(
         ToHost::Volume { result: Ok(VolumeReply::Attribute(data)), .. } => data,
         ToHost::Volume { result: Err(error), .. } => {
             return Err(AttachFailure::Refused(format!(
-                "volume {name}: cannot ask what was stated of it: {error}"
+                "volume {name}: cannot read the last statement about it: {error}"
             )));
         }
         _ => {
@@ -34,7 +34,7 @@ pub async fn statement(
     if opened.is_none() && !data.is_empty() {
         tracing::warn!(
             volume = name,
-            "what was stated of the volume at the store was not made with its keys"
+            "the statement about the volume at the store was not made with its keys"
         );
     }
     Ok(opened)
@@ -57,7 +57,7 @@ pub async fn put(
     match host.router.call(|request| ToStore::Volume { request, operation }).await? {
         ToHost::Volume { result: Ok(_), .. } => Ok(()),
         ToHost::Volume { result: Err(error), .. } => Err(AttachFailure::Refused(format!(
-            "volume {name}: the store does not keep what is stated of it: {error}"
+            "volume {name}: the store does not keep the statement about it: {error}"
         ))),
         _ => Err(AttachFailure::Refused("the store gave an answer that does not fit".into())),
     }

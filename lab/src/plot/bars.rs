@@ -29,9 +29,10 @@ pub fn bars(title: &str, unit: &str, list: &[Bar]) -> String {
         let colour = bar.colour.map_or(GREY, |number| COLOURS[number % COLOURS.len()]);
         let _ = writeln!(
             out,
-            "<text x=\"{}\" y=\"{}\" font-size=\"12\" fill=\"#3d444d\" text-anchor=\"end\">{}</text>\
-             <rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"16\" rx=\"2\" fill=\"{colour}\"/>\
-             <text x=\"{}\" y=\"{}\" font-size=\"12\" fill=\"#3d444d\">{} {}</text>",
+            "<text x=\"{}\" y=\"{}\" font-size=\"12\" fill=\"#3d444d\" \
+             text-anchor=\"end\">{}</text><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"16\" \
+             rx=\"2\" fill=\"{colour}\"/><text x=\"{}\" y=\"{}\" font-size=\"12\" \
+             fill=\"#3d444d\">{} {}</text>",
             at(left - 8.0),
             at(y + 12.0),
             escape(&bar.label),

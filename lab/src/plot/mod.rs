@@ -132,10 +132,12 @@ impl Look {
         let (x_text, y_text) = (at(x), at(y));
         match self {
             Look::Measured(_, 0) => Some(format!(
-                "<circle cx=\"{x_text}\" cy=\"{y_text}\" r=\"4\" fill=\"{colour}\" stroke=\"#fff\"/>"
+                "<circle cx=\"{x_text}\" cy=\"{y_text}\" r=\"4\" fill=\"{colour}\" \
+                 stroke=\"#fff\"/>"
             )),
             Look::Measured(..) => Some(format!(
-                "<rect x=\"{}\" y=\"{}\" width=\"7\" height=\"7\" fill=\"{colour}\" stroke=\"#fff\"/>",
+                "<rect x=\"{}\" y=\"{}\" width=\"7\" height=\"7\" fill=\"{colour}\" \
+                 stroke=\"#fff\"/>",
                 at(x - 3.5),
                 at(y - 3.5)
             )),
@@ -149,7 +151,8 @@ impl Look {
                     shape.iter().map(|(dx, dy)| format!("{},{}", at(x + dx), at(y + dy))).collect();
                 let points = points.join(" ");
                 Some(format!(
-                    "<polygon points=\"{points}\" fill=\"#fff\" stroke=\"{colour}\" stroke-width=\"1.4\"/>"
+                    "<polygon points=\"{points}\" fill=\"#fff\" stroke=\"{colour}\" \
+                     stroke-width=\"1.4\"/>"
                 ))
             }
             Look::Bound | Look::Time(_) => None,
@@ -184,8 +187,9 @@ impl Chart {
             let (left, right) = (x.place(*from), x.place(*to));
             let _ = writeln!(
                 out,
-                "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"#b42318\" fill-opacity=\"0.08\"/>\
-                 <text x=\"{}\" y=\"{}\" font-size=\"11\" fill=\"#b42318\" text-anchor=\"middle\">{}</text>",
+                "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"#b42318\" \
+                 fill-opacity=\"0.08\"/><text x=\"{}\" y=\"{}\" font-size=\"11\" fill=\"#b42318\" \
+                 text-anchor=\"middle\">{}</text>",
                 at(left),
                 at(top),
                 at((right - left).max(0.0)),
@@ -252,8 +256,9 @@ impl Chart {
             let place = at(y.place(value));
             let _ = writeln!(
                 out,
-                "<line x1=\"{LEFT}\" y1=\"{place}\" x2=\"{}\" y2=\"{place}\" stroke=\"#e4e7eb\"/>\
-                 <text x=\"{}\" y=\"{}\" font-size=\"11\" fill=\"#57606a\" text-anchor=\"end\">{text}</text>",
+                "<line x1=\"{LEFT}\" y1=\"{place}\" x2=\"{}\" y2=\"{place}\" \
+                 stroke=\"#e4e7eb\"/><text x=\"{}\" y=\"{}\" font-size=\"11\" fill=\"#57606a\" \
+                 text-anchor=\"end\">{text}</text>",
                 at(WIDTH - RIGHT),
                 at(LEFT - 8.0),
                 at(y.place(value) + 4.0),
@@ -263,8 +268,9 @@ impl Chart {
             let place = at(x.place(value));
             let _ = writeln!(
                 out,
-                "<line x1=\"{place}\" y1=\"{}\" x2=\"{place}\" y2=\"{}\" stroke=\"#8c959f\"/>\
-                 <text x=\"{place}\" y=\"{}\" font-size=\"11\" fill=\"#57606a\" text-anchor=\"middle\">{text}</text>",
+                "<line x1=\"{place}\" y1=\"{}\" x2=\"{place}\" y2=\"{}\" stroke=\"#8c959f\"/><text \
+                 x=\"{place}\" y=\"{}\" font-size=\"11\" fill=\"#57606a\" \
+                 text-anchor=\"middle\">{text}</text>",
                 at(floor),
                 at(floor + 5.0),
                 at(floor + 19.0),
@@ -273,9 +279,10 @@ impl Chart {
         let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
         let _ = writeln!(
             out,
-            "<line x1=\"{LEFT}\" y1=\"{f}\" x2=\"{}\" y2=\"{f}\" stroke=\"#8c959f\"/>\
-             <text x=\"{}\" y=\"{}\" font-size=\"12\" fill=\"#3d444d\" text-anchor=\"middle\">{}</text>\
-             <text transform=\"translate(18 {}) rotate(-90)\" font-size=\"12\" fill=\"#3d444d\" text-anchor=\"middle\">{}</text>",
+            "<line x1=\"{LEFT}\" y1=\"{f}\" x2=\"{}\" y2=\"{f}\" stroke=\"#8c959f\"/><text \
+             x=\"{}\" y=\"{}\" font-size=\"12\" fill=\"#3d444d\" \
+             text-anchor=\"middle\">{}</text><text transform=\"translate(18 {}) rotate(-90)\" \
+             font-size=\"12\" fill=\"#3d444d\" text-anchor=\"middle\">{}</text>",
             at(WIDTH - RIGHT),
             at(middle),
             at(floor + 40.0),
@@ -303,8 +310,8 @@ fn draw(out: &mut String, trace: &Trace, x: &Axis, y: &Axis) {
         if (low - high).abs() > 3.0 {
             let _ = write!(
                 out,
-                "<path d=\"M{x} {low}V{high}M{l} {low}H{r}M{l} {high}H{r}\" stroke=\"{colour}\" stroke-opacity=\"0.55\" \
-                 fill=\"none\"/>",
+                "<path d=\"M{x} {low}V{high}M{l} {low}H{r}M{l} {high}H{r}\" stroke=\"{colour}\" \
+                 stroke-opacity=\"0.55\" fill=\"none\"/>",
                 x = at(*px),
                 l = at(px - 4.0),
                 r = at(px + 4.0),

@@ -233,7 +233,9 @@ mod tests {
 
     #[test]
     fn report_of_postmark() {
-        let text = "Files:\n\t57 created (57 per second)\n\t\tCreation alone: 10 files (10 per second)\n\t48 read (48 per second)\n\nData:\n\t39.65 kilobytes read (39.65 kilobytes per second)\n";
+        let text = "Files:\n\t57 created (57 per second)\n\t\tCreation alone: 10 files (10 per \
+                    second)\n\t48 read (48 per second)\n\nData:\n\t39.65 kilobytes read (39.65 \
+                    kilobytes per second)\n";
         assert_eq!(counted(text, "created ("), Some(57.0));
         assert_eq!(counted(text, " read ("), Some(48.0));
         assert_eq!(counted(text, "appended ("), None);

@@ -254,8 +254,8 @@ fn show(report: &WanReport) {
         let LineReport { packets, bytes, lost, queue_drops, outage_drops, .. } = line;
         let rate = *bytes as f64 * 8e-6 / report.seconds;
         eprintln!(
-            "{name}: {packets} packets ({rate:.3} Mbit/s), {lost} lost, {queue_drops} dropped at the queue, \
-             {outage_drops} in outages; late by {:.0} µs (p50), {:.0} (p99), {:.0} (max)",
+            "{name}: {packets} packets ({rate:.3} Mbit/s), {lost} lost, {queue_drops} dropped at \
+             the queue, {outage_drops} in outages; late by {:.0} µs (p50), {:.0} (p99), {:.0} (max)",
             line.delay_error_p50_us, line.delay_error_p99_us, line.delay_error_max_us,
         );
     }

@@ -254,7 +254,8 @@ impl Wan {
             ] {
                 if enough && late > LATE_US {
                     reasons.push(format!(
-                        "1 % of the {what} to the {name} were {late:.0} µs late or more, over {LATE_US:.0} µs"
+                        "1 % of the {what} to the {name} were {late:.0} µs late or more, over \
+                         {LATE_US:.0} µs"
                     ));
                 }
             }

@@ -292,7 +292,8 @@ fn replay(
             };
             if format::peek_frame(&bytes[start..]).is_some_and(later) {
                 bail!(
-                    "the index is damaged at byte {}: the frame there is not whole, and a later one is there at byte {}",
+                    "the index is damaged at byte {}: the frame there is not whole, and a later \
+                     one is there at byte {}",
                     begin + log.at,
                     begin + at + start as u64
                 );
@@ -476,8 +477,8 @@ impl<M: Medium> Engine<M> {
         {
             let mut state = self.state();
             let error = format!(
-                "cannot write to the device: {error}; nothing more is written to it until the store is restarted: check \
-                 the disk"
+                "cannot write to the device: {error}; nothing more is written to it until the \
+                 store is restarted: check the disk"
             );
             // Do not try a sync again: the second one may count lost data as stored.
             state.failed.get_or_insert(error.clone());
@@ -570,7 +571,7 @@ impl<M: Medium> Engine<M> {
         }
         let data = read(&self.medium, &object, range).map_err(|error| failed(&error))?;
         if whole && crc32c::crc32c(&data) != object.crc {
-            return Err(failed(&"its content is not what was written: it is damaged"));
+            return Err(failed(&"its content is damaged: it differs from the written data"));
         }
         Ok(data)
     }
@@ -628,8 +629,8 @@ fn index_limit(geometry: Geometry) -> u64 {
 
 fn no_space(key: &str, usage: Usage) -> PutError {
     PutError::Failed(format!(
-        "no space left on the device for {key}: {} of {} are in use, by {} objects; delete volumes; until then nothing is \
-         committed, reads go on",
+        "no space left on the device for {key}: {} of {} are in use, by {} objects; delete \
+         volumes; until then the store commits nothing, and reads go on",
         show_bytes(usage.used_bytes),
         show_bytes(usage.total_bytes),
         usage.objects

@@ -74,7 +74,7 @@ impl DeviceObjects {
                 Ok(()) | Err(Errno::OPNOTSUPP) => {}
                 Err(error) => {
                     return Err(error).with_context(|| {
-                        format!("there is no room for the {} of {shown}", show_bytes(size))
+                        format!("the disk has no room for the {} of {shown}", show_bytes(size))
                     });
                 }
             }
@@ -131,7 +131,8 @@ fn open(path: &Path, write: bool) -> Result<File> {
     let kind = std::fs::metadata(path)
         .with_context(|| {
             format!(
-                "cannot use {shown}: a file has to be there and have its size, as `fallocate -l 100GiB {shown}` makes it"
+                "cannot use {shown}: a file has to be there and have its size, as `fallocate -l \
+                 100GiB {shown}` makes it"
             )
         })?
         .file_type();
@@ -197,8 +198,8 @@ fn look(disk: &Disk, path: &Path, size: u64) -> Result<Option<Superblock>> {
         let was = superblock.geometry.device_bytes;
         if size < was {
             bail!(
-                "{shown} has {size} bytes and the store on it was made for {was}: bring back the device as it was, \
-                 nothing has been changed"
+                "{shown} has {size} bytes and the store on it was made for {was}: bring back the \
+                 device as it was, nothing has been changed"
             );
         }
         return Ok(Some(superblock));
@@ -207,9 +208,9 @@ fn look(disk: &Disk, path: &Path, size: u64) -> Result<Option<Superblock>> {
     disk.read_at(0, &mut beginning).with_context(|| format!("cannot read {shown}"))?;
     if let Some(at) = beginning.iter().position(|byte| *byte != 0) {
         bail!(
-            "{shown} holds something that is not a store's, or a store's whose superblocks are damaged (byte {at} is not \
-             zero); if it may go, clear the beginning with `dd if=/dev/zero of={shown} bs=1M count=1 conv=notrunc,fsync` \
-             and start again"
+            "{shown} holds other data, or a store with damaged superblocks (byte {at} is not \
+             zero); if you do not need it, clear the beginning with `dd if=/dev/zero of={shown} \
+             bs=1M count=1 conv=notrunc,fsync` and start again"
         );
     }
     Ok(None)
@@ -272,7 +273,7 @@ impl StoppedDevice {
             at += piece.len() as u64;
         }
         if crc != object.crc {
-            return Err("its content is not what was written".into());
+            return Err("its content differs from the written data".into());
         }
         Ok(())
     }

@@ -334,7 +334,8 @@ mod tests {
 
     #[test]
     fn explanations_are_taken_apart() {
-        let xml = "<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><Message>The key\ndoes not exist.</Message></Error>";
+        let xml = "<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><Message>The key\ndoes not \
+                   exist.</Message></Error>";
         assert_eq!(element(xml, "Code"), "NoSuchKey");
         assert_eq!(element(xml, "Message"), "The keydoes not exist.");
         for other in ["", "<html>", "<Code>", "<Code>x"] {

@@ -392,9 +392,9 @@ impl Failure {
     fn in_words(self) -> String {
         match self {
             Failure::Lost(text) | Failure::Other(text) => text,
-            Failure::Exists => "there is an object of that name".into(),
-            Failure::Missing => "there is no object of that name".into(),
-            Failure::PastEnd => "there is nothing at that place of the object".into(),
+            Failure::Exists => "an object of that name exists".into(),
+            Failure::Missing => "no object has that name".into(),
+            Failure::PastEnd => "the object has nothing at that place".into(),
         }
     }
 }
@@ -483,8 +483,8 @@ fn configure(bucket: &str, all: &BTreeMap<String, String>) -> Result<(AmazonS3Bu
             .is_some_and(|value| ["true", "1", "yes", "on"].contains(&&*value.to_lowercase()))
     {
         bail!(
-            "the endpoint {} is not https://: what is sent could be read on the way; where the network is your own, set \
-             AWS_ALLOW_HTTP=true",
+            "the endpoint {} is not https://: others could read the data on the way; if the \
+             network is your own, set AWS_ALLOW_HTTP=true",
             endpoint.unwrap_or_default()
         );
     }

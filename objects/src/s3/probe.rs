@@ -37,9 +37,10 @@ async fn try_all(
 ) -> Result<()> {
     let refuse = |how: &str| {
         format!(
-            "{bucket} cannot be used: it does not create an object only if there is none of its name (PutObject with \
-             `If-None-Match: *`): {how}; two stores, or one that is replaced by another, would overwrite each other's \
-             data. Use a server that keeps to it, as AWS S3, MinIO, Ceph RGW and versitygw do; Garage does not, and MinIO not \
+            "{bucket} cannot be used: it does not keep the condition to create an object only if \
+             no object has its name (PutObject with `If-None-Match: *`): {how}; two stores, or a \
+             store and its replacement, would overwrite each other's data. Use a server that keeps \
+             to it, as AWS S3, MinIO, Ceph RGW and versitygw do; Garage does not, and MinIO not \
              for some seconds after its nodes were started: then start the store again"
         )
     };
@@ -48,7 +49,7 @@ async fn try_all(
         Ok(data) => Ok(data),
         Err(GetError::NotFound) => bail!("{bucket}: object {key} was created and is not there"),
         Err(GetError::Failed(error) | GetError::Damaged(error)) => {
-            bail!("cannot read what was written: {error}")
+            bail!("cannot read the written object: {error}")
         }
     };
 
@@ -91,7 +92,8 @@ async fn try_all(
         }
     }
     bail!(
-        "{bucket}: of two creations of one name at once none had a clear answer, {RACES} times: try again"
+        "{bucket}: of two creations of one name at once none had a clear answer, {RACES} times: \
+         try again"
     )
 }
 

@@ -75,8 +75,9 @@ impl Files {
             (Some(key_id), Some(secret_key)) => Some(AwsCredential { key_id, secret_key, token }),
             (None, None) if !self.asked => None,
             (None, None) => bail!(
-                "profile `{}` has no static keys in {} or {}, and nothing else of a profile is used here: `aws configure \
-                 export-credentials --format env` gives variables to start the store with",
+                "profile `{}` has no static keys in {} or {}, and longhaul uses nothing else of a \
+                 profile: `aws configure export-credentials --format env` gives variables to start \
+                 the store with",
                 self.profile,
                 self.credentials.display(),
                 self.config.display()
@@ -194,7 +195,8 @@ mod tests {
         .unwrap();
         std::fs::write(
             dir.path().join("config"),
-            "[default]\nregion = eu-west-1\n[profile  lab]\nregion=lab-1\nendpoint_url = http://x:1\n\
+            "[default]\nregion = eu-west-1\n[profile  lab]\nregion=lab-1\nendpoint_url = \
+             http://x:1\n\
              s3 =\n  region = no\n[profile sso]\nsso_session = x\n",
         )
         .unwrap();

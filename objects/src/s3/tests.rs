@@ -116,7 +116,8 @@ fn answers(text: &'static str) -> String {
             let length = text.len();
             let _ = write!(
                 stream,
-                "HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}"
+                "HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: \
+                 {length}\r\nConnection: close\r\n\r\n{text}"
             );
         }
     });

@@ -22,7 +22,8 @@ impl fmt::Display for Place {
 
 const RENEW: &str =
     "renew them: changes of a profile's files are noticed, variables need a restart of the store";
-const RIGHTS: &str = "they need s3:ListBucket of the bucket and s3:GetObject, s3:PutObject and s3:DeleteObject below the prefix";
+const RIGHTS: &str = "they need s3:ListBucket of the bucket and s3:GetObject, s3:PutObject and \
+                      s3:DeleteObject below the prefix";
 
 impl Place {
     /// Explains the failure of a request.
@@ -51,11 +52,14 @@ impl Place {
         }
         match (status, code) {
             (_, "NoSuchBucket") => {
-                format!("there is no {self} ({said}): create it, or correct --data or the endpoint")
+                format!(
+                    "{self} does not exist ({said}): create it, or correct --data or the endpoint"
+                )
             }
             // The second one is versitygw's.
             (_, "InvalidAccessKeyId" | "XAdminUserNotFound") => format!(
-                "{self} does not know the access key ({said}): check AWS_ACCESS_KEY_ID or the profile"
+                "{self} does not know the access key ({said}): check AWS_ACCESS_KEY_ID or the \
+                 profile"
             ),
             (_, "SignatureDoesNotMatch") => format!(
                 "{self} says that the secret key does not belong to the access key ({said}): check \
@@ -70,20 +74,23 @@ impl Place {
                 )
             }
             (_, "RequestTimeTooSkewed" | "RequestExpired" | "RequestInTheFuture") => format!(
-                "the clocks of this machine and of {self} differ too much ({said}): set this one's, and keep it by NTP"
+                "the clocks of this machine and of {self} differ too much ({said}): set this \
+                 one's, and keep it by NTP"
             ),
             (301 | 307, _)
             | (_, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
                 format!(
-                    "{self} is in another region or at another endpoint ({said}): set AWS_REGION or AWS_ENDPOINT_URL"
+                    "{self} is in another region or at another endpoint ({said}): set AWS_REGION \
+                     or AWS_ENDPOINT_URL"
                 )
             }
             (_, "QuotaExceeded" | "XMinioStorageFull" | "XMinioAdminBucketQuotaExceeded")
             | (507, _) => {
-                format!("{self} has no room ({said}): make some; it goes on by itself")
+                format!("{self} has no room ({said}): make some; the store then goes on by itself")
             }
             (501, _) | (_, "NotImplemented") => format!(
-                "{self} does not know what is asked of it ({said}): longhaul needs PutObject with `If-None-Match: *`"
+                "{self} does not know the request ({said}): longhaul needs PutObject with \
+                 `If-None-Match: *`"
             ),
             (200..=299, _) => format!("{self} has begun to copy an object, and failed ({said})"),
             (409, _) => format!("{self} was busy with the same name ({said})"),
@@ -94,7 +101,8 @@ impl Place {
                 format!("{self} denies access to the credentials ({said}): {RIGHTS}")
             }
             (404, _) => format!(
-                "what answers at {} is not an S3 API, or not the bucket's ({said}): check AWS_ENDPOINT_URL",
+                "the server at {} has no S3 API, or not the bucket's ({said}): check \
+                 AWS_ENDPOINT_URL",
                 self.endpoint
             ),
             _ => format!("{self} refuses ({said})"),
@@ -107,16 +115,18 @@ impl Place {
         let advice = if has(&["dns error", "failed to lookup", "Name or service not known"]) {
             ": the name is not known; check AWS_ENDPOINT_URL, AWS_REGION and the name service"
         } else if has(&["URL scheme is not allowed"]) {
-            ": it is plain http; use https, or set AWS_ALLOW_HTTP=true where the network is your own"
+            ": it is plain http; use https, or set AWS_ALLOW_HTTP=true where the network is your \
+             own"
         } else if has(&["invalid peer certificate", "certificate", "HandshakeFailure"]) {
-            ": its certificate is not accepted; have this machine trust its CA, or name the CA's file in SSL_CERT_FILE"
+            ": its certificate is not accepted; have this machine trust its CA, or name the CA's \
+             file in SSL_CERT_FILE"
         } else if has(&["InvalidContentType", "corrupt message"]) {
             ": it does not speak TLS; is the endpoint http://?"
         } else if has(&["169.254.", "metadata"]) {
-            ": no credentials were found, and none are to be had from the machine's metadata service; set \
-             AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+            ": no credentials were found, and none are to be had from the machine's metadata \
+             service; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         } else if has(&["Connection refused", "No route to host", "Network is unreachable"]) {
-            ": nobody answers there; check AWS_ENDPOINT_URL and the network"
+            ": no answer; check AWS_ENDPOINT_URL and the network"
         } else {
             ""
         };

@@ -37,7 +37,8 @@ pub(super) fn covered(
             };
             if !said.iter().any(here) {
                 return Err(format!(
-                    "announced write {} to {} is missing from what is outstanding after {committed} at sector {lba}: {said:?}",
+                    "announced write {} to {} is missing from what is outstanding after \
+                     {committed} at sector {lba}: {said:?}",
                     entry.seq, entry.range
                 ));
             }

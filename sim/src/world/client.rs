@@ -451,8 +451,8 @@ impl World {
             if !held {
                 let have = truth.len();
                 self.fail(format!(
-                    "{what} of host {host}, epoch {epoch}, promised writes up to {seq} to be at the \
-                     store, which holds {have}"
+                    "{what} of host {host}, epoch {epoch}, promised writes up to {seq} to be at \
+                     the store, which holds {have}"
                 ));
             }
         } else if self.plan.shadow > 0 {

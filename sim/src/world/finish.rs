@@ -146,7 +146,8 @@ impl World {
             };
             let committed = volume.truth.log.len();
             reasons.push(format!(
-                "host {owner} {state}; session {:?}; volume {number} has {committed} writes committed; client: {}",
+                "host {owner} {state}; session {:?}; volume {number} has {committed} writes \
+                 committed; client: {}",
                 slot.session,
                 slot.client.waiting()
             ));
@@ -165,8 +166,8 @@ impl World {
         // written nothing then.
         if truth.epoch < epoch || truth.log != branch.log {
             return Err(format!(
-                "host {owner} says that it is drained; {} writes were asked for in epoch {epoch}, {} are committed in \
-                 epoch {}",
+                "host {owner} says that it is drained; {} writes were asked for in epoch {epoch}, \
+                 {} are committed in epoch {}",
                 branch.log.len(),
                 truth.log.len(),
                 truth.epoch

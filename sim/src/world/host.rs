@@ -124,7 +124,8 @@ impl World {
                     let last = state.map_or(0, |state| state.last);
                     if last > asked as Seq {
                         return self.fail(format!(
-                            "host {host} recovered writes up to {last} of volume {volume}, asked for were {asked}"
+                            "host {host} recovered writes up to {last} of volume {volume}, asked \
+                             for were {asked}"
                         ));
                     }
                     let slot = self.slot(host, volume);
@@ -132,7 +133,8 @@ impl World {
                     let id = view.and_then(|view| view.get(last.checked_sub(1)? as usize));
                     if id.copied().is_some_and(|id| self.ops.is_torn(id)) {
                         return self.fail(format!(
-                            "host {host} recovered a part of a write of volume {volume}, up to {last}"
+                            "host {host} recovered a part of a write of volume {volume}, up to \
+                             {last}"
                         ));
                     }
                     self.coverage.journals_recovered += u64::from(last > 0);
@@ -144,7 +146,8 @@ impl World {
                     let slot = self.slot(host, volume);
                     if !slot.journal.as_ref().is_some_and(|journal| journal.disk.damaged) {
                         return self.fail(format!(
-                            "host {host} cannot recover the journal of volume {volume}, which nobody damaged: {error}"
+                            "host {host} cannot recover the journal of volume {volume}, which \
+                             nobody damaged: {error}"
                         ));
                     }
                     // The operator does what the message says.
@@ -588,7 +591,8 @@ impl World {
                 if truth_epoch <= slot.epoch {
                     let own = slot.epoch;
                     return self.fail(format!(
-                        "host {host} in epoch {own} is told to be fenced by epoch {epoch}, the log is in {truth_epoch}"
+                        "host {host} in epoch {own} is told to be fenced by epoch {epoch}, the log \
+                         is in {truth_epoch}"
                     ));
                 }
                 self.coverage.fences += 1;

@@ -185,7 +185,8 @@ impl World {
                 };
                 if info.segments < segments {
                     return Err(format!(
-                        "store {store} says what is lost after segment {}, but was asked after {segments}",
+                        "store {store} says what is lost after segment {}, but was asked after \
+                         {segments}",
                         info.segments
                     ));
                 }
@@ -213,8 +214,8 @@ impl World {
                 }
                 if said < sectors || said < due || said > truth.sectors {
                     return Err(format!(
-                        "store {store} says that the volume has {said} sectors now; it has {}, asked for were \
-                         {sectors}, acknowledged were {due}",
+                        "store {store} says that the volume has {said} sectors now; it has {}, \
+                         asked for were {sectors}, acknowledged were {due}",
                         truth.sectors
                     ));
                 }

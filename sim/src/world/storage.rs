@@ -38,8 +38,8 @@ impl World {
                     return;
                 }
                 self.fail(format!(
-                    "{what} of host {host} promised writes up to {seq}, but {fate} now leaves {last} in the \
-                     journal and {committed} at the store"
+                    "{what} of host {host} promised writes up to {seq}, but {fate} now leaves \
+                     {last} in the journal and {committed} at the store"
                 ));
             }
             Err(error) => self.fail(format!(

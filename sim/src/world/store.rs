@@ -527,7 +527,8 @@ impl World {
                     });
                 if !held {
                     return Err(format!(
-                        "store {store} says that epoch {epoch} is committed up to {seq}, but the objects hold {committed}"
+                        "store {store} says that epoch {epoch} is committed up to {seq}, but the \
+                         objects hold {committed}"
                     ));
                 }
                 if let Some(second) = self.second.as_mut().filter(|second| second.plan.sync) {
@@ -573,7 +574,8 @@ impl World {
                     let missing = |entry: &&Announced| entry.seq > committed.max(last);
                     if !authority && let Some(lost) = known.iter().find(missing) {
                         return Err(format!(
-                            "store {store} grants epoch {} to a host without the announced write {} to {}",
+                            "store {store} grants epoch {} to a host without the announced write \
+                             {} to {}",
                             attached.epoch, lost.seq, lost.range
                         ));
                     }

@@ -506,8 +506,8 @@ impl World {
                 };
                 if !told.announced.iter().any(here) {
                     return Err(format!(
-                        "host {host} acknowledged write {seq} to {range} more than {} ms ago and has \
-                         neither announced nor shipped it",
+                        "host {host} acknowledged write {seq} to {range} more than {} ms ago and \
+                         has neither announced nor shipped it",
                         grace / MS
                     ));
                 }

@@ -141,7 +141,8 @@ impl World {
             let verdict = head.judge(&lie, ends, statement, Some(Changes::Ranges(Vec::new())));
             if !matches!(verdict, Verdict::Refuse(_)) {
                 return self.fail(format!(
-                    "host {host} knows writes up to {} of volume {volume}, and {committed} are enough: {verdict:?}",
+                    "host {host} knows writes up to {} of volume {volume}, and {committed} are \
+                     enough: {verdict:?}",
                     head.seq
                 ));
             }

@@ -281,8 +281,8 @@ impl Engine {
                 Some(host) if live.connected => Some(VolumeError::InUse(host)),
                 Some(host) if !live.clean => Some(VolumeError::Invalid(format!(
                     "host {host} has the volume attached but is not connected: start it and let it \
-                     stop in order, or see with `longhaul volume lost {0}` what it owes and give \
-                     that up with `longhaul volume accept-loss {0}`, then delete",
+                     stop in order, or see the missing writes with `longhaul volume lost {0}` and \
+                     give them up with `longhaul volume accept-loss {0}`, then delete",
                     self.volume.spec().name
                 ))),
                 _ => None,

@@ -462,7 +462,7 @@ async fn forget(
     let failed = |error: anyhow::Error| VolumeError::Store(format!("{error:#}"));
     let known = registry::stores(objects).await.map_err(failed)?;
     let Some(registered) = known.get(&id) else {
-        return Err(VolumeError::Invalid(format!("there is no store {id}")));
+        return Err(VolumeError::Invalid(format!("store {id} does not exist")));
     };
     if peers.operate(id, &registered.addresses, StoreOperation::Report).await.is_ok() {
         let why = format!("store {id} answers: stop it first");

@@ -190,7 +190,7 @@ impl ReplicaMonitor {
 
     fn replaced(&mut self, by: &str) {
         self.ended = Some(format!(
-            "somebody has gone on with the volumes in {by}: this store must not serve them any \
+            "another store has taken over the volumes in {by}: this store must not serve them any \
              more, and ends"
         ));
     }

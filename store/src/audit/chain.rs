@@ -276,7 +276,7 @@ pub(super) fn put_aside(path: &Path, kind: Kind) -> Result<File> {
 fn lines(path: &Path, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let file = files::open(path).with_context(|| {
         format!(
-            "there is no audit log {}: give the state directory of a store that has been started",
+            "audit log {} does not exist: give the state directory of a store that has run",
             path.display()
         )
     })?;
@@ -471,8 +471,8 @@ pub fn verify(state: &Path, anchor: Option<&str>) -> Result<Verified> {
         all.problems.extend(walk.problems);
     }
     if anchor.is_some() && !anchored {
-        let what = "no line has the hash that was given: the end of the log was cut off or written anew, or the line is older than \
-                    what is kept";
+        let what = "no line has the given hash: somebody cut off the end of the log or wrote it \
+                    anew, or the line is older than the kept ones";
         let file = Kind::Main.name().to_owned();
         all.problems.push(Problem { file, line: 0, what: what.to_owned() });
     }

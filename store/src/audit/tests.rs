@@ -161,7 +161,7 @@ fn each_kind_of_edit_is_found_and_its_place_named() {
     {
         let (found, with_anchor) = edited(&newest, edit);
         assert_eq!(found, []);
-        place(&with_anchor, "audit.jsonl", 0, "no line has the hash");
+        place(&with_anchor, "audit.jsonl", 0, "no line has the given hash");
     }
     // A whole file.
     fs::remove_file(&aside).unwrap();

@@ -194,10 +194,7 @@ impl Replica {
         discard: bool,
     ) -> Result<()> {
         if let Some(second) = self.second() {
-            bail!(
-                "there is a replica in {}: `longhaul store replica remove` first",
-                second.location
-            );
+            bail!("the replica is in {}: `longhaul store replica remove` first", second.location);
         }
         let there = ReplicaObjects::new(location, &self.installation)?;
         if there.location().to_string() == self.location {
@@ -213,8 +210,8 @@ impl Replica {
                 bail!("a store serves volumes from {location}: stop it, or give another location")
             }
             LocationRole::Primary { .. } if !discard => bail!(
-                "{location} has volumes of this installation, which may have changed there: with --discard what is \
-                 there and not here is lost"
+                "{location} has volumes of this installation, which may have changed there: \
+                 --discard loses the data that is only there"
             ),
             LocationRole::Primary { .. } | LocationRole::Replaced { .. } => {
                 Some(site.place.clone())
@@ -244,7 +241,7 @@ impl Replica {
     /// # Errors
     /// If there is none, or the write to the location fails.
     pub async fn remove(&self) -> Result<()> {
-        let second = self.second().context("there is no replica")?;
+        let second = self.second().context("the installation has no replica")?;
         self.change(LocationRole::Primary { second: None }).await?;
         // It falls behind from now on: nobody is to go on with it unawares.
         if let Err(error) = self.give_up(&second).await {
@@ -274,7 +271,7 @@ impl Replica {
     /// # Errors
     /// If there is none, or the write to the location fails.
     pub async fn set_in_step(&self, in_step: bool) -> Result<()> {
-        let second = self.second().context("there is no replica")?;
+        let second = self.second().context("the installation has no replica")?;
         let second = ReplicaRecord { in_step, ..second };
         self.change(LocationRole::Primary { second: Some(second) }).await
     }
@@ -309,7 +306,7 @@ impl Replica {
         tokio::spawn(async move {
             if let Err(error) = remove_others(&*base, &second.place).await {
                 tracing::warn!(
-                    "what was in {} before stays, and takes room: {error:#}",
+                    "the old objects in {} stay, and take space: {error:#}",
                     second.location
                 );
             }
@@ -323,7 +320,7 @@ impl Replica {
     /// # Errors
     /// If no store has, or a read or the write of the note fails.
     pub async fn lost(&self, why: &str) -> Result<String> {
-        let second = self.second().context("there is no replica")?;
+        let second = self.second().context("the installation has no replica")?;
         let base = ReplicaObjects::new(&second.location, &self.installation)?;
         let there = location::read(&base).await?;
         let goes_on = match &there.role {
@@ -333,8 +330,8 @@ impl Replica {
         };
         if !goes_on {
             bail!(
-                "{why}; and yet nobody has gone on with {}: it was written to or is damaged. Nothing is repeated any more; \
-                 `longhaul store replica remove`, and add it again",
+                "{why}; but no store has taken over {}: somebody wrote to it, or it is damaged. \
+                 Replication has stopped: `longhaul store replica remove`, and add it again",
                 second.location
             );
         }
@@ -402,7 +399,7 @@ async fn is_marked(base: &dyn Objects, place: &ObjectTrees) -> Result<bool> {
     match base.get(&key, None).await {
         Ok(_) => Ok(true),
         Err(GetError::NotFound) => Ok(false),
-        Err(error) => Err(error).context("cannot look whether somebody has gone on there"),
+        Err(error) => Err(error).context("cannot look whether another store has taken over there"),
     }
 }
 
@@ -416,16 +413,17 @@ pub async fn promote(base: &Arc<dyn Objects>, force: bool) -> Result<LocationRec
     let place = match &site.role {
         LocationRole::Primary { .. } => return Ok(site),
         LocationRole::Replaced { by } => bail!(
-            "volumes are served from {by} since that took over from here: `longhaul store replica add` there makes this \
-             place its replica"
+            "volumes are served from {by} since that took over from here: `longhaul store replica \
+             add` there makes this place its replica"
         ),
         LocationRole::Replica { built: true, .. } => site.place.clone(),
         LocationRole::Replica { before: Some(before), .. } if force => before.clone(),
         LocationRole::Replica { before: Some(_), .. } => bail!(
-            "not everything has been repeated here yet: with --force volumes are what they were here before that began"
+            "the replica is incomplete: --force goes back to the volumes from before it began"
         ),
         LocationRole::Replica { .. } => bail!(
-            "not everything has been repeated here yet: wait until `longhaul store replica show` says that it is complete"
+            "the replica is incomplete: wait until `longhaul store replica show` says that it is \
+             complete"
         ),
     };
     let old = below(CATALOGS, &place.catalog);

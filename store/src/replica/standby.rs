@@ -55,7 +55,7 @@ impl Standby {
         issued: Arc<Issued>,
     ) -> Result<LocationRecord> {
         let mut acceptor = Acceptor::bind_for_http(address, identity, issued.clone())?;
-        let visitors = acceptor.visitors().context("the listener is somebody else's")?;
+        let visitors = acceptor.visitors().context("the listener belongs to another process")?;
         let router = Router::new()
             .route("/v1/standby", get(show))
             .route("/v1/failover", post(go_on))
@@ -187,7 +187,7 @@ async fn go_on(
 impl Report for Standby {
     async fn metrics(&self) -> String {
         let mut out = Metrics::default();
-        let help = "Whether this store waits over a replica until it is told to go on.";
+        let help = "Whether this store is a standby over a replica.";
         out.single("longhaul_store_standby", "gauge", help, 1);
         out.finish()
     }

@@ -269,7 +269,8 @@ async fn who_says_too_much_reads_so() {
     let credential = Credential::load(&store.credential()).unwrap();
     let head = |more: &str, bytes: usize| {
         format!(
-            "POST /v1/volumes HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{more}content-length: {bytes}\r\n\r\n"
+            "POST /v1/volumes HTTP/1.1\r\nhost: a\r\ncontent-type: \
+             application/json\r\n{more}content-length: {bytes}\r\n\r\n"
         )
     };
     for bytes in [65_537, 1 << 20, 3 << 20] {

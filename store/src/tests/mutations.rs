@@ -737,6 +737,7 @@ fn compare(table: &str) {
     let less: Vec<_> = old.difference(&new).collect();
     assert!(
         there == table,
-        "docs/damage.md is not up to date (LONGHAUL_WRITE_DAMAGE=1 writes it): it lacks {more:#?} and has {less:#?}"
+        "docs/damage.md is not up to date (LONGHAUL_WRITE_DAMAGE=1 writes it): it lacks {more:#?} \
+         and has {less:#?}"
     );
 }

@@ -11,9 +11,10 @@ pub(super) fn metrics(out: &mut Metrics, state: &ReplicaState) {
     out.single("longhaul_replica_lag_bytes", "gauge", help, state.bytes as f64);
     let help = "Operations of this store that are not repeated at the replica.";
     out.single("longhaul_replica_lag_operations", "gauge", help, state.operations as f64);
-    let help = "Volumes of which it is not known what the replica lacks.";
+    let help = "Volumes for which the missing objects of the replica are unknown.";
     out.single("longhaul_replica_volumes_unknown", "gauge", help, state.unknown as f64);
-    let help = "Whether everything has been at the replica once: it can be gone on with.";
+    let help =
+        "Whether the replica has had everything once, so that a store can take over with it.";
     out.single("longhaul_replica_complete", "gauge", help, f64::from(u8::from(state.built)));
     let help = "Whether all that is committed is at the replica, too.";
     let in_step = state.in_step && state.built && state.unknown == 0;

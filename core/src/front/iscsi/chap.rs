@@ -216,7 +216,8 @@ fn finish(
     };
     if secret.len() < MIN_SECRET_BYTES {
         let why = format!(
-            "the secret of CHAP user {name:?} has less than {MIN_SECRET_BYTES} bytes: give it a longer one"
+            "the secret of CHAP user {name:?} has less than {MIN_SECRET_BYTES} bytes: give it a \
+             longer one"
         );
         return Err(ChapFailure::Authentication(why));
     }

@@ -454,7 +454,7 @@ impl Login {
         if names.need == RequiredProof::User && access.users.is_empty() {
             // The refusal is the same as without a grant, because no authentication is possible
             // here.
-            let why = "the grants name CHAP users, and there are none: configure them";
+            let why = "the grants name CHAP users that do not exist: configure them";
             return Err(LoginRefusal::new(status::AUTHORIZATION, why));
         }
         // A login that starts in this stage skips security (§6.3.1).

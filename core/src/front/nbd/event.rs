@@ -63,7 +63,7 @@ pub enum CloseReason {
     #[error("the connection ended without a disconnect request")]
     Eof,
     /// The client sent `EXPORT_NAME`, which has no error reply, and cannot have the export.
-    #[error("the export {name:?} was refused to a client that cannot be told why: {message}")]
+    #[error("refused the export {name:?} to a client, which cannot get the reason: {message}")]
     ExportRefused {
         /// The name that the client asked for.
         name: String,

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WarmError {
     /// The volume has no read cache.
-    #[error("there is no read cache")]
+    #[error("the volume has no read cache")]
     NoCache,
     /// Its disk has failed.
     #[error("the disk of the read cache has failed")]

@@ -139,8 +139,9 @@ pub enum JournalError {
     },
     /// A file does not start with a journal file header.
     #[error(
-        "journal file {file} has no valid header ({problem}): restore the file from where the journal was copied, or \
-         move the journal's directory away to attach without it (writes that only it holds are then lost)"
+        "journal file {file} has no valid header ({problem}): restore the file from where the \
+         journal was copied, or move the journal's directory away to attach without it (writes \
+         that only it holds are then lost)"
     )]
     FileHeader {
         /// Number of the file.
@@ -150,8 +151,8 @@ pub enum JournalError {
     },
     /// A later version wrote it.
     #[error(
-        "journal file {file}, offset {offset}, has format version {version}, which this version of longhaul does not \
-         know: use a newer one"
+        "journal file {file}, offset {offset}, has format version {version}, which this version of \
+         longhaul does not know: use a newer one"
     )]
     Version {
         /// Number of the file.
@@ -163,8 +164,8 @@ pub enum JournalError {
     },
     /// A file belongs to another journal than the first.
     #[error(
-        "journal file {file} belongs to another journal ({found:032x} instead of {expected:032x}): the directory holds \
-         a mixture of journals; bring back the files that belong together"
+        "journal file {file} belongs to another journal ({found:032x} instead of {expected:032x}): \
+         the directory holds a mixture of journals; bring back the files that belong together"
     )]
     Mixed {
         /// Number of the file.
@@ -176,7 +177,8 @@ pub enum JournalError {
     },
     /// The journal belongs to another volume.
     #[error(
-        "the journal belongs to volume {found}, not to {expected}: move its directory to where that volume is attached"
+        "the journal belongs to volume {found}, not to {expected}: move its directory to where \
+         that volume is attached"
     )]
     WrongVolume {
         /// The volume wanted.
@@ -196,8 +198,8 @@ pub enum JournalError {
     },
     /// A file is not as long as its header says.
     #[error(
-        "journal file {file} is {found} bytes long, its header says {expected}: it was cut short; restore it from where \
-         the journal was copied"
+        "journal file {file} is {found} bytes long, its header says {expected}: it was cut short; \
+         restore it from where the journal was copied"
     )]
     Truncated {
         /// Number of the file.
@@ -209,9 +211,9 @@ pub enum JournalError {
     },
     /// Data from stable storage does not come back intact.
     #[error(
-        "journal file {file}, offset {offset}: {problem}, although it had been written to stable storage; the disk has \
-         lost flushed data. Restore the file if there is a copy; otherwise move the journal's directory away and attach \
-         without it (the store then says what is lost)"
+        "journal file {file}, offset {offset}: {problem}, although it was on stable storage; the \
+         disk has lost flushed data. Restore the file if there is a copy; otherwise move the \
+         journal's directory away and attach without it (the store then says what is lost)"
     )]
     Damaged {
         /// Number of the file.

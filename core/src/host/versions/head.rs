@@ -296,8 +296,8 @@ pub enum Rollback {
     },
     /// Somebody without the keys has changed it, or the store says so.
     #[error(
-        "it was changed after write {seq} of epoch {epoch}, and nobody with its keys says to have done so: if the disk of \
-         this host failed in that epoch, these may be its own writes"
+        "it was changed after write {seq} of epoch {epoch}, and no holder of its keys confirms the \
+         change: if the disk of this host failed in that epoch, these may be its own writes"
     )]
     Changed {
         /// The last epoch of this host.
@@ -307,8 +307,8 @@ pub enum Rollback {
     },
     /// The store cannot list the changes.
     #[error(
-        "the store cannot say what has changed since write {seq} of epoch {epoch}: it was rolled back or made smaller, \
-         its losses were accepted, or too much was written elsewhere"
+        "the store cannot say what has changed since write {seq} of epoch {epoch}: somebody rolled \
+         it back, shrank it or accepted its losses, or too many writes came from elsewhere"
     )]
     Unknown {
         /// The last epoch of this host.

@@ -384,7 +384,7 @@ impl Volume {
 
     // --- queries ---
 
-    /// Whether there is no connection to the store.
+    /// Whether the connection to the store is gone.
     #[must_use]
     pub fn is_link_down(&self) -> bool {
         self.session.is_down()

@@ -516,7 +516,7 @@ fn mark() -> ObjectOperation {
 }
 
 fn another(key: &str) -> String {
-    format!("there is another {key} there: somebody has gone on with it")
+    format!("another {key} is there: another store has taken over the replica")
 }
 
 fn promoted() -> String {

@@ -107,8 +107,7 @@ impl StoreActor {
         match engine.volume.is_key_of_epoch(self.sessions.recorder.peer(session).key) {
             true => Ok(()),
             false => Err(VolumeError::Forbidden(format!(
-                "attribute {attribute} is set by the host that has the volume attached, and by \
-                 nobody else"
+                "only the host that has the volume attached may set attribute {attribute}"
             ))),
         }
     }

@@ -30,7 +30,7 @@ impl StoreActor {
                 Err(error) => Err(error),
             },
             _ if !self.fleet.is_shared() => {
-                invalid("this store has its data for itself: there are no others")
+                invalid("this store has its data for itself: other stores do not exist")
             }
             StoreOperation::Report => {
                 self.report().map(StoreReply::Report).ok_or(VolumeError::NotFound)
@@ -64,7 +64,7 @@ impl StoreActor {
                     self.tell_hosts();
                     Ok(StoreReply::Done)
                 } else {
-                    invalid("there is no other store to go to")
+                    invalid("no other store exists")
                 }
             }
             StoreOperation::Rebalance => {
@@ -201,7 +201,7 @@ impl StoreActor {
                     self.fleet.tell_peers();
                 }
             }
-            Err(error) => tracing::warn!("what other stores do cannot be told: {error}"),
+            Err(error) => tracing::warn!("cannot read the list of stores: {error}"),
         }
         if self.fleet.take_look_again() {
             return self.look_around();
@@ -269,7 +269,7 @@ impl StoreActor {
         }
         self.meter.counts.rebalanced += moves.len() as u64;
         if !moves.is_empty() {
-            tracing::info!("asked {} hosts to go to stores with less to do", moves.len());
+            tracing::info!("asked {} hosts to go to stores with less load", moves.len());
         }
         if let Some(to) = to {
             let moved = u32::try_from(moves.len()).unwrap_or(u32::MAX);

@@ -200,9 +200,8 @@ impl StoreActor {
                     VolumeError::Snapshot(SnapshotError::IdTaken)
                 } else if *barrier && version.is_some_and(|version| version < SNAPSHOT_VERSION) {
                     VolumeError::Invalid(
-                        "the host that has the volume attached is too old to be asked for what it \
-                         has acknowledged: update it, or take the snapshot of what the store has \
-                         with --no-barrier"
+                        "the host that has the volume attached is too old for a barrier: update \
+                         it, or take the snapshot of the store's present data with --no-barrier"
                             .into(),
                     )
                 } else {

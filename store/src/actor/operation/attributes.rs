@@ -23,7 +23,7 @@ pub(in super::super) fn is_kept(attribute: &str) -> Result<(), VolumeError> {
     match ATTRIBUTES.contains(&attribute) {
         true => Ok(()),
         false => Err(VolumeError::Invalid(format!(
-            "a volume has no attribute {attribute}; there are {}",
+            "a volume has no attribute {attribute}; it has {}",
             ATTRIBUTES.join(", ")
         ))),
     }

@@ -185,7 +185,7 @@ impl AuditRecorder {
         let tenant = of.who.principal.tenant.as_deref();
         let action = action.map(|(action, object)| (action, object.named(tenant)));
         let refused = if of.open.contains_key(&request) {
-            format!("request {request} is asked while another one of this number has no answer")
+            format!("request {request} came while another one with this number has no answer")
         } else if let Some(place) = places.take(of.party.clone()) {
             of.open.insert(request, OpenRequest { answer, action, note: None, _place: place });
             return Ok(());

@@ -228,7 +228,7 @@ impl Quotas {
     }
 
     /// Takes the stored bytes of tenants. Their hosts hear of it as long as there is no room, and
-    /// once when there is room again.
+    /// once when the store has room again.
     pub fn found(
         &mut self,
         found: Vec<FoundStored>,
@@ -240,7 +240,7 @@ impl Quotas {
             let found = match found {
                 Ok(found) => found,
                 Err(error) => {
-                    tracing::warn!("what tenant {tenant} stores is not known: {error}");
+                    tracing::warn!("cannot read the stored bytes of tenant {tenant}: {error}");
                     continue;
                 }
             };

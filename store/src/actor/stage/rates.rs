@@ -245,7 +245,7 @@ impl RateLimits {
             let before = tenant.limits.take();
             new |= before.is_none();
             tenant.limits = Some(limits.unwrap_or_else(|error| {
-                tracing::warn!("what tenant {name} may do is not known: {error}");
+                tracing::warn!("cannot read the limits of tenant {name}: {error}");
                 // Rather without limits than not at all.
                 before.unwrap_or_default()
             }));

@@ -56,7 +56,7 @@ impl SessionScope {
             return Some("the credential was withdrawn".to_owned());
         };
         if grant.kind == Kind::Store {
-            let why = "the certificate is a store's, and is good for what stores say to each other";
+            let why = "the certificate is a store's, and only valid for messages between stores";
             return (!stores).then(|| why.to_owned());
         }
         match (grant.kind == Kind::Join, scope == Scope::Token) {
@@ -74,13 +74,14 @@ impl SessionScope {
             }
             (Scope::Installation, Some(tenant)) => {
                 return Some(format!(
-                    "the credential is one of tenant {tenant}, and this is for the installation's own: use its admin.toml"
+                    "the credential is one of tenant {tenant}, and this is for the installation's \
+                     own: use its admin.toml"
                 ));
             }
             (Scope::Installation, None) if !self.reach.is_everything() => {
                 return Some(format!(
-                    "credential {name} is for some volumes only, and this is for the whole installation: use a \
-                     credential for all volumes, as its admin.toml"
+                    "credential {name} is for some volumes only, and this is for the whole \
+                     installation: use a credential for all volumes, as its admin.toml"
                 ));
             }
             (Scope::Installation | Scope::Volumes | Scope::Covered | Scope::Token, _) => {}
@@ -117,8 +118,8 @@ impl SessionScope {
 /// A credential's role is too little.
 fn lacks(name: &str, has: Role, needs: Role) -> String {
     format!(
-        "credential {name} has role {has}, and this takes role {needs}: have one issued where a store runs, with \
-         `longhaul credential issue --role {needs}`"
+        "credential {name} has role {has}, and this takes role {needs}: have one issued where a \
+         store runs, with `longhaul credential issue --role {needs}`"
     )
 }
 

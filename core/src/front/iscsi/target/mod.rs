@@ -132,7 +132,7 @@ impl Target {
             let reason = if self.shutting_down {
                 CloseReason::Shutdown
             } else {
-                CloseReason::Refused("there are too many connections".to_owned())
+                CloseReason::Refused("the target has too many connections".to_owned())
             };
             self.connections.insert(id, ConnectionPhase::Closing(Box::new(PduOutput::new())));
             self.events.push_back(Event::Close { connection: id, reason });
