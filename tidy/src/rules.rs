@@ -15,7 +15,7 @@ const MAX_FIELDS: usize = 20;
 const MAX_CIRCLE: usize = 2;
 /// Lines that are longer than they should be, by directory. They only get fewer.
 const LONGER_LINES: [(&str, usize); 12] = [
-    ("core", 649),
+    ("core", 163),
     ("base", 1),
     ("objects", 5),
     ("link", 223),

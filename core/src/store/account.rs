@@ -1,17 +1,18 @@
-//! How much of what is stored which map of a volume names: the volume's, and those of its snapshots.
+//! Counts how much of the stored data each map of a volume names: the volume's map, and those of
+//! its snapshots.
 //!
-//! Places are compared, no data is read. A place is written once, so two maps share what they say of a sector if
-//! they say the same.
+//! The count compares places and reads no data. Data never changes in its place. So if two maps
+//! give the same place for a sector, they share the data.
 
 use super::diff::{Named, Places, what};
 use super::map::Place;
 use crate::block::{SECTOR_BYTES, VolumeId};
 use crate::wire::link::MapUsage;
 
-/// What is named of some sectors.
+/// The bytes that maps name of some sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// By each map, in the order in which they were given.
+    /// By each map, in the order of the call's arguments.
     pub maps: Vec<MapUsage>,
     /// By any, of what the volume itself has stored.
     pub named_bytes: u64,
@@ -25,8 +26,9 @@ impl Account {
         Account { maps: maps.into_iter().map(none).collect(), named_bytes: 0 }
     }
 
-    /// Counts what the maps, all from one sector on, say up to where the first of them ends; says where that is.
-    /// What is in segments up to `begins_after` is a parent's: it is referenced, and nobody's own.
+    /// Counts what the maps name, from their first sector to the end of the shortest map. Returns
+    /// that end. All maps begin at the same sector. Segments up to `begins_after` belong to a
+    /// parent: the count shows them as referenced, and as no map's own.
     pub fn count(&mut self, maps: &[&Places], begins_after: u64) -> u64 {
         let end = maps.iter().map(|parts| parts.last().map_or(0, |(part, _)| part.end()));
         let end = end.min().unwrap_or(0);
@@ -52,7 +54,7 @@ impl Account {
         end
     }
 
-    /// What maps say of so many sectors.
+    /// Counts the places that the maps give for a run of sectors.
     fn named(&mut self, named: &mut [(Named, usize, Place)], sectors: u64, begins_after: u64) {
         named.sort_unstable_by_key(|((segment, offset, record), ..)| {
             (*segment, *offset, record.lba)
@@ -91,7 +93,7 @@ mod tests {
         Place::new(segment, 1, 4096 * record as u32, skip, 8).unwrap()
     }
 
-    /// What a map says of each sector, as parts that end anywhere.
+    /// The place that a map gives for each sector, cut at `cuts`.
     fn parts(map: &BTreeMap<u64, u64>, cuts: &BTreeSet<u64>, end: u64) -> Places {
         let mut parts: Places = Vec::new();
         for lba in 0..end {

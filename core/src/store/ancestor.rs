@@ -13,9 +13,9 @@ use crate::wire::link::Parent;
 /// A parent of a clone, or a parent of one.
 pub(super) struct Ancestor {
     spec: VolumeSpec,
-    /// The root that was read.
+    /// The root that the volume has read.
     newest: Option<RootName>,
-    /// What it says has moved.
+    /// The segments that have moved, as the root says.
     moved: Tree,
 }
 
@@ -43,12 +43,12 @@ impl Ancestor {
         &self.spec
     }
 
-    /// The root that was read.
+    /// The root that the volume has read.
     pub fn newest(&self) -> Option<RootName> {
         self.newest
     }
 
-    /// What has moved of it, as far as that is known.
+    /// The segments of it that have moved, as far as the volume knows.
     pub fn moved(&self) -> &Tree {
         &self.moved
     }

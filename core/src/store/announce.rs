@@ -1,8 +1,9 @@
-//! What a host acknowledged and has not delivered: ranges, each with the last write in it.
+//! Writes that a host acknowledged and has not delivered: ranges, each with the number of its last
+//! write.
 //!
-//! The set is exact until it has more ranges than it may keep; then the nearest neighbours become
-//! one, and the set says that it is rounded: it may name sectors that nothing was lost of, never omit
-//! any that something was.
+//! The set is exact while it fits its limit. Beyond the limit it joins the nearest neighbors and
+//! says that it is rounded. A rounded set may name sectors that lost nothing. It never omits a
+//! sector that lost something.
 
 use crate::block::{MAX_VOLUME_SECTORS, Range, Seq};
 use crate::wire::link::Announced;
@@ -56,7 +57,7 @@ impl Outstanding {
         self.entries.is_empty()
     }
 
-    /// Whether ranges were widened.
+    /// Whether the set has widened ranges.
     #[must_use]
     pub fn rounded(&self) -> bool {
         self.rounded
@@ -109,7 +110,7 @@ impl Outstanding {
         }
     }
 
-    /// Drops what has been committed.
+    /// Drops the writes that the log has committed.
     pub fn settle(&mut self, committed: Seq) {
         while let Some(&(seq, lba)) = self.by_seq.first()
             && seq <= committed
@@ -119,8 +120,8 @@ impl Outstanding {
         self.rounded &= !self.entries.is_empty();
     }
 
-    /// Forgets the writes after `last`. A range whose last write is one of them stays with `last`: it
-    /// may hold earlier ones. That widens what is outstanding until `last` has arrived.
+    /// Forgets the writes after `last`. A range whose last write is one of them stays with `last`:
+    /// it may hold earlier ones. That widens what is outstanding until `last` has arrived.
     pub fn forget_after(&mut self, last: Seq) {
         while let Some(&(seq, lba)) = self.by_seq.last()
             && seq > last
@@ -145,7 +146,8 @@ impl Outstanding {
             .filter(move |entry| entry.range.end() > lba)
     }
 
-    /// What is outstanding after `committed`, in at most `limit` ranges, and whether it is rounded.
+    /// The outstanding writes after `committed`, in at most `limit` ranges, and whether the result
+    /// is rounded.
     #[must_use]
     pub fn snapshot(&self, committed: Seq, limit: usize) -> (Vec<Announced>, bool) {
         let mut list: Vec<Announced> =
@@ -201,7 +203,7 @@ impl Outstanding {
         parts
     }
 
-    /// Adds a range that overlaps no other, joining it to neighbours of the same write.
+    /// Adds a range that overlaps no other, joining it to neighbors of the same write.
     fn add(&mut self, mut range: Range, seq: Seq) {
         if range.is_empty() {
             return;
@@ -276,8 +278,9 @@ impl Outstanding {
     }
 }
 
-/// Appends ranges in order of address, all later than `committed`: for each the distance from the
-/// end of the one before, its length, and its number less `committed`, as LEB128.
+/// Appends ranges in order of address; all are later than `committed`. Each has three LEB128
+/// numbers: its distance from the end of the range before, its length, and its number less
+/// `committed`.
 pub fn encode(announced: &[Announced], committed: Seq, out: &mut BytesMut) {
     let mut at = 0;
     for entry in announced {
@@ -291,7 +294,8 @@ pub fn encode(announced: &[Announced], committed: Seq, out: &mut BytesMut) {
 /// Reads exactly `count` ranges that fill `bytes`; `None` if they are not what [`encode`] wrote.
 #[must_use]
 pub fn decode(mut bytes: &[u8], count: usize, committed: Seq) -> Option<Vec<Announced>> {
-    // Each takes at least three bytes: the count is bounded before anything is allocated.
+    // Each range takes at least three bytes. This check bounds the count before the code allocates
+    // anything.
     if count > bytes.len() / 3 {
         return if count == 0 && bytes.is_empty() { Some(Vec::new()) } else { None };
     }
@@ -372,7 +376,7 @@ mod tests {
             for (lba, sectors, seq, what) in ops {
                 let range = Range::between(lba, (lba + sectors).min(SIZE));
                 if what == 1 {
-                    // Whoever asks later must find all that had been announced up to that write.
+                    // A later question must find all writes announced up to that write.
                     let (mut set, mut earlier) = (exact.clone(), model);
                     set.forget_after(seq);
                     for s in &mut earlier { *s = (*s).min(seq); }

@@ -1,13 +1,16 @@
-//! Who may attach a volume: the rules of lineage, as a function of what log and journal say.
+//! Decides which host may attach a volume: the rules of lineage, as a function of the log and the
+//! journal.
 //!
-//! The log remembers for each epoch the last number that it built on (its *base*): what was
-//! committed then, or what the attaching host's journal held if that was more. A journal has been
-//! left behind if any epoch after its own built on less than the journal holds.
+//! For each epoch the log remembers the last number that the epoch built on, its *base*. The base
+//! is the last number committed at that time. If the journal of the attaching host held more, the
+//! base is the last number of the journal. If an epoch after the journal's own built on less than
+//! the journal holds, that epoch left the journal behind.
 //!
-//! What a journal holds only its host says. It is believed of the key that began the epoch, and of whoever
-//! takes over in so many words; of an epoch of another key it counts only as far as its writes arrived. Writes that
-//! have not arrived are those of the current epoch, so its key has to say that a journal holds them, of whichever
-//! epoch that is.
+//! Only its host says what a journal holds. The store believes that statement in two cases: the key
+//! is the one that began the epoch, or the host asks for a takeover explicitly. For an epoch of
+//! another key, the journal counts only as far as its writes arrived. Writes that have not arrived
+//! belong to the current epoch. So the key of the current epoch has to say that a journal holds
+//! them, whatever the epoch of the journal.
 
 use crate::block::{Epoch, Seq, VolumeId};
 use crate::wire::link::{AttachError, HostId, JournalState, KeyId};
@@ -26,12 +29,13 @@ pub const MAX_HISTORY: usize = 1 << 20;
 pub struct HistoryEntry {
     /// The epoch.
     pub epoch: Epoch,
-    /// Whose it is; `None` for one that accepting a loss or rolling back begins.
+    /// The host of the epoch; `None` if an accepted loss or a rollback began the epoch.
     pub host: Option<HostId>,
-    /// The last number that it builds on; 0 of one that rolling back begins, which builds on none of the writes
-    /// as they were then.
+    /// The last number that it builds on; 0 of one that rolling back begins, which builds on none
+    /// of the writes as they were then.
     pub base: Seq,
-    /// The last number that was committed when it began: the part of the base that needs nobody's word.
+    /// The last committed number when the epoch began: the part of the base that depends on no
+    /// host's statement.
     pub committed: Seq,
     /// The key of the session that began it; [`KeyId::NONE`] of one that is nobody's.
     pub key: KeyId,
@@ -80,16 +84,16 @@ pub(super) fn decode_history(bytes: &[u8], epochs: usize) -> Option<(Vec<History
     rising.then_some((history, rest))
 }
 
-/// Who asks for an epoch.
+/// The host that asks for an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     /// The key of the session.
     pub key: KeyId,
-    /// Whether an operator has said that the volume is to be taken from whoever has it.
+    /// Whether an operator has ordered to take the volume from its present host.
     pub take_over: bool,
 }
 
-/// What the log says when a host attaches.
+/// The state of the log when a host attaches.
 #[derive(Clone, Copy, Debug)]
 pub struct Lineage<'a> {
     /// The volume.
@@ -109,8 +113,8 @@ pub struct Lineage<'a> {
 pub struct Granted {
     /// The last number that the new epoch builds on.
     pub base: Seq,
-    /// Announced writes up to this number are still owed by the new epoch's journal; later ones are
-    /// not in it and so will never arrive.
+    /// The journal of the new epoch still owes the announced writes up to this number. The journal
+    /// does not hold later ones, so they will never arrive.
     pub owed: Seq,
 }
 
@@ -118,7 +122,8 @@ pub struct Granted {
 ///
 /// # Errors
 /// [`AttachError::WrongVolume`], [`AttachError::Diverged`], [`AttachError::LossPending`],
-/// [`AttachError::Carried`], or [`AttachError::Damaged`] for a journal of an epoch that the log has not seen.
+/// [`AttachError::Carried`], or [`AttachError::Damaged`] for a journal of an epoch that the log has
+/// not seen.
 pub fn decide(
     log: Lineage<'_>,
     asker: Asker,
@@ -126,7 +131,8 @@ pub fn decide(
 ) -> Result<Granted, AttachError> {
     let current = log.history.last();
     let epoch = current.map_or(0, |entry| entry.epoch);
-    // An epoch may have begun on a journal whose rest never arrived, before any of it was announced.
+    // An epoch may have begun on a journal whose rest never arrived, before the host announced any
+    // of that rest.
     let promised = current.map_or(0, |entry| entry.base).max(log.announced_last);
     let pending = AttachError::LossPending {
         host: current.and_then(|entry| entry.host).unwrap_or(HostId(0)),
@@ -174,8 +180,8 @@ pub fn decide(
             return Err(pending);
         }
     }
-    // What is missing is the current epoch's to deliver, whichever epoch the journal says it is of. Nobody but an
-    // operator knows whether another key has that journal.
+    // The missing writes are for the current epoch to deliver, whatever epoch the journal names.
+    // Only an operator knows whether another key has that journal.
     let missing = promised.max(journal.last) > log.committed;
     if let Some(current) = current
         && missing
@@ -206,8 +212,8 @@ mod tests {
         HistoryEntry { epoch, host, base, committed, key }
     }
 
-    /// One line of the table: history as (epoch, host, base), committed, announced up to, journal as
-    /// (epoch, last), outcome in short.
+    /// One line of the table: history as (epoch, host, base), committed, announced up to, journal
+    /// as (epoch, last), outcome in short.
     type Case<'a> =
         (&'a str, &'a [(u64, Option<HostId>, u64)], u64, u64, Option<(u64, u64)>, &'a str);
 
@@ -286,12 +292,14 @@ mod tests {
         assert_eq!(decide(log, ANYBODY, Some(journal)), Ok(Granted { base: 55, owed: 55 }));
     }
 
-    /// What a journal says counts for the key that began the epoch, and for who takes over; for others only what arrived.
+    /// The store believes the journal of the key that began the epoch, and of a takeover. For other
+    /// keys only arrived writes count.
     #[test]
     fn a_journal_is_believed_of_its_own_key() {
         const V: KeyId = KeyId([1; 32]);
         const X: KeyId = KeyId([2; 32]);
-        /// History as (epoch, base, committed, key), committed, announced up to, journal, asker, outcome in short.
+        /// History as (epoch, base, committed, key), committed, announced up to, journal,
+        /// requester, outcome in short.
         type Case<'a> =
             (&'a str, &'a [(u64, u64, u64, KeyId)], u64, u64, (u64, u64), (KeyId, bool), &'a str);
         #[rustfmt::skip]

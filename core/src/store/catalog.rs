@@ -39,8 +39,8 @@ use serde::{Deserialize, Serialize};
 /// Beginning of the keys of all volume names.
 pub const VOLUMES_PREFIX: &str = "volumes/";
 
-/// Beginnings of the keys that have a meaning in a replica, besides those of volumes' objects. What names
-/// volumes comes last.
+/// Beginnings of the keys that have a meaning in a replica, besides those of volumes' objects. What
+/// names volumes comes last.
 pub const REPLICATED: [&str; 5] =
     ["snapshots/", TENANTS_PREFIX, ACCEPTED_PREFIX, TRASH_PREFIX, VOLUMES_PREFIX];
 /// Beginning of the keys of all records of what is deleted.
@@ -388,7 +388,8 @@ struct StoredParent {
 const SPEC_VERSION: u32 = 1;
 /// Of a description with parents: what does not know them must not open such a volume.
 const CLONE_VERSION: u32 = 2;
-/// Of a volume of a tenant, with parents or not: what does not know tenants must not show it to anyone.
+/// Of a volume of a tenant, with parents or not: what does not know tenants must not show it to
+/// anyone.
 const TENANT_VERSION: u32 = 3;
 
 impl From<&VolumeSpec> for SpecParts {
@@ -533,7 +534,8 @@ struct StoredPlace {
     segment: u64,
 }
 
-/// The content of the object at [`snapshot_key`]: of which volume it is, and the segment that took it.
+/// The content of the object at [`snapshot_key`]: of which volume it is, and the segment that took
+/// it.
 #[must_use]
 pub fn encode_place(volume: VolumeId, segment: u64) -> Vec<u8> {
     let stored = StoredPlace { version: SPEC_VERSION, volume: volume.to_string(), segment };

@@ -1,7 +1,7 @@
-//! Verifies objects offline, for `longhaul check`: with any reader, changing nothing.
+//! Verifies objects offline, for `longhaul check`: with any reader and without changes.
 //!
-//! Segments are to be given in order from the first; a root when the segment has been that it is of, then
-//! its fragments.
+//! The caller gives segments in order from the first. After the segment of a root it gives that
+//! root, and then the fragments of the root.
 
 use super::announce::Outstanding;
 use super::catalog::{self, RootName, VolumeSpec};
@@ -25,11 +25,11 @@ use std::collections::BTreeMap;
 pub struct LogCheck {
     state: LogState,
     table: Table,
-    /// What was said since the last snapshot, or since a rollback to it.
+    /// The changes since the last snapshot, or since a rollback to a snapshot.
     said: Table,
     /// That snapshot.
     since: Option<u64>,
-    /// What each snapshot had beyond another, and which.
+    /// The changes of each snapshot against another one, and the number of that other one.
     taken: BTreeMap<u64, (Option<u64>, Table)>,
     skipped: bool,
     /// A damaged segment may have resized the volume.
@@ -47,8 +47,8 @@ impl LogCheck {
         LogCheck { state, table, said, since, taken, skipped, size_unknown, damaged }
     }
 
-    /// Goes on with a clone that begins with what has been verified: the log of its parent up to the segment
-    /// that took the snapshot.
+    /// Continues with a clone of the verified volume. The clone begins with the log of its parent
+    /// up to the segment that took the snapshot.
     #[must_use]
     pub fn begin_clone(self, spec: &VolumeSpec) -> LogCheck {
         let announced = Outstanding::new(segment::MAX_ANNOUNCED);
@@ -65,8 +65,8 @@ impl LogCheck {
         !self.damaged
     }
 
-    /// Begins after the segment that a root is of, once all of that root's fragments were given: the
-    /// segments before need not be there any more.
+    /// Begins after the segment of a root, once the caller has given all fragments of that root.
+    /// The segments before may be missing.
     #[must_use]
     pub fn after(root: &RootCheck) -> LogCheck {
         let (state, table, said) =
@@ -82,12 +82,12 @@ impl LogCheck {
         self.state.number.saturating_add(1)
     }
 
-    /// Verifies the next segment: all of its checksums, and that it goes on where the one before
-    /// ended. After a damaged one the check goes on with the segment itself; only continuity across
-    /// the damage cannot be judged.
+    /// Verifies the next segment: all of its checksums, and that it continues the segment before.
+    /// After a damaged segment the check continues with the next one, and cannot judge continuity
+    /// across the damage.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the damage.
     pub fn handle_segment(&mut self, object: &Bytes) -> Result<Segment, String> {
         let number = self.next();
         let checked = segment::verify(object).map_err(|error| error.to_string());
@@ -119,7 +119,7 @@ impl LogCheck {
                     self.mark(&segment);
                     Ok(segment)
                 }
-                // Which epochs began in a damaged segment is not known either.
+                // The damaged segment may also have begun epochs that this check does not know.
                 Err(_) if self.skipped => {
                     self.state.number = number;
                     Ok(segment)
@@ -144,7 +144,7 @@ impl LogCheck {
             }
             SegmentKind::Rollback => {
                 (self.said, self.since) = (Table::new(), Some(note.segment));
-                // It was taken before what this began with.
+                // The snapshot is older than the beginning of this check.
                 self.damaged |= !self.taken.contains_key(&note.segment);
                 let mut parts = Vec::new();
                 let mut at = self.since;
@@ -159,7 +159,7 @@ impl LogCheck {
         }
     }
 
-    /// The next segments, this many, are not there or cannot be read.
+    /// The reader cannot read the next `segments` segments, or they are missing.
     pub fn handle_missing(&mut self, segments: u64) {
         self.state.number = self.state.number.saturating_add(segments);
         self.skipped |= segments > 0;
@@ -169,23 +169,23 @@ impl LogCheck {
         }
     }
 
-    /// The map so far: what the segments that were intact say.
+    /// The map so far, as the intact segments say.
     #[must_use]
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// The state of the log so far; not meaningful once a segment was damaged.
+    /// The state of the log so far; meaningless after a damaged segment.
     #[must_use]
     pub fn state(&self) -> &LogState {
         &self.state
     }
 }
 
-/// What a root needs of an object.
+/// The part of an object that a root needs.
 #[derive(Clone, Debug, Default)]
 pub struct Need {
-    /// Which bundle it is, if it is one.
+    /// The name of the bundle, if the object is one.
     pub bundle: Option<Bundle>,
     /// Sectors, and where the segments had them.
     pub runs: Vec<(Range, Place)>,
@@ -204,7 +204,7 @@ impl RootCheck {
     /// Begins with the root.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the root.
     pub fn new(spec: &VolumeSpec, name: RootName, object: &[u8]) -> Result<RootCheck, MapError> {
         let root = root::parse(spec, object, segment::MAX_ANNOUNCED)?;
         if (root.generation, root.state.number) == (name.generation, name.segment) {
@@ -215,7 +215,7 @@ impl RootCheck {
         }
     }
 
-    /// The fragments that it names, in the order in which they are to be given.
+    /// The fragments that the root names, in the order in which the caller gives them.
     #[must_use]
     pub fn fragments(&self) -> Vec<Fragment> {
         let levels = &self.root.levels;
@@ -229,7 +229,7 @@ impl RootCheck {
         levels.runs().iter().chain(levels.sorted()).rev().flatten().copied().collect()
     }
 
-    /// Whether segments may have been deleted when it was written.
+    /// Whether the volume may have deleted segments before it wrote the root.
     #[must_use]
     pub fn has_collected(&self) -> bool {
         !self.root.moved.is_empty()
@@ -238,7 +238,7 @@ impl RootCheck {
     /// Verifies the next fragment of the second map.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the fragment.
     pub fn handle_moved(&mut self, named: &Fragment, object: &Bytes) -> Result<(), MapError> {
         let volume = self.root.state.volume;
         let moved = &mut self.moved;
@@ -257,7 +257,8 @@ impl RootCheck {
         self.root.pins.values().copied()
     }
 
-    /// What it needs of which object, by key; of a clone, what its parents have is theirs to look at.
+    /// The objects that the root needs, by key, and the parts of each. For a clone this leaves out
+    /// the objects of its parents: their own checks look at these.
     #[must_use]
     pub fn needs(&self) -> BTreeMap<String, Need> {
         let mut needs = BTreeMap::new();
@@ -267,10 +268,10 @@ impl RootCheck {
         needs
     }
 
-    /// The same of all that is said by a fragment of a snapshot's root that it names.
+    /// Like [`needs`](Self::needs), for a fragment of a snapshot's root that this root names.
     ///
     /// # Errors
-    /// What is wrong with the fragment.
+    /// The damage of the fragment.
     pub fn needs_of(
         &self,
         named: &Fragment,
@@ -301,16 +302,16 @@ impl RootCheck {
         need.runs.push((range, place));
     }
 
-    /// Verifies the next fragment: all of its checksums, and that it is the one that the root names.
+    /// Verifies the next fragment: all of its checksums, and that the root names this one.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the fragment.
     pub fn handle_fragment(&mut self, named: &Fragment, object: &Bytes) -> Result<(), MapError> {
         let table = &mut self.table;
         entries(named, object, |MapEntry { range, place }| table.replace(range, place))
     }
 
-    /// Compares it with what the segments up to its own say, once all fragments were given.
+    /// Compares the root with the segments up to its own, once the caller has given all fragments.
     ///
     /// # Errors
     /// The first difference.
@@ -340,7 +341,7 @@ impl RootCheck {
     }
 }
 
-/// Verifies a fragment, and that it is the one that is named; gives its entries.
+/// Verifies a fragment, and that it is the named one. Returns its entries.
 fn entries(
     named: &Fragment,
     object: &Bytes,
@@ -361,7 +362,7 @@ fn entries(
     Ok(())
 }
 
-/// What is mapped, in order, in as few runs as possible.
+/// The mapped ranges, in order, in as few runs as possible.
 fn runs(table: &Table) -> impl Iterator<Item = (Range, Place)> + '_ {
     let mapped = table.iter_from(0).filter_map(|(range, place)| Some((range, place?)));
     let mut mapped = mapped.peekable();

@@ -1,4 +1,4 @@
-//! What bounds the engine of a volume.
+//! Limits of the engine of a volume.
 //!
 //! [`Volume::wants_input`]: super::Volume::wants_input
 
@@ -13,59 +13,62 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// A segment takes whole batches up to this many bytes, and at least one batch. At most
-    /// [`segment::MAX_RECORDS_BYTES`]. Larger segments are fewer objects; smaller ones commit sooner
-    /// where the object store is slow.
+    /// [`segment::MAX_RECORDS_BYTES`]. Larger segments are fewer objects; smaller ones commit
+    /// sooner where the object store is slow.
     pub segment_bytes: u64,
     /// Batches that wait for a segment, in bytes; beyond it [`Volume::wants_input`] says no. Twice
     /// the bandwidth × latency of the object store keeps it busy.
     pub queue_bytes: u64,
-    /// Flush the map's table after this many segments: what opening has to replay.
+    /// The engine flushes the table of the map after this many segments. Opening the volume has to
+    /// replay them.
     pub flush_every_segments: u64,
     /// Flush it when it takes so many bytes. Four times as much is the most before
     /// [`Volume::wants_input`] says no.
     pub table_bytes: u64,
-    /// What bounds the rest of the map.
+    /// Limits of the rest of the map.
     pub map: Limits,
     /// The cache of the map's pages: one for all volumes of a store.
     pub pages: SharedPages,
-    /// What the map no longer needs is deleted so long after the root that says so: readers elsewhere may
-    /// go by an older root until then.
+    /// The engine deletes unneeded objects of the map this long after the root that drops them.
+    /// Readers elsewhere may use an older root until then.
     pub delete_delay: Duration,
     /// When garbage collection runs, and how fast; never if absent.
     pub garbage_collection: Option<Policy>,
-    /// Bytes of fragments that perhaps no root names, for each snapshot and besides a part of the map. With more, an audit
-    /// reads the roots of all snapshots.
+    /// Bytes of fragments that perhaps no root names, for each snapshot and besides a part of the
+    /// map. With more, an audit reads the roots of all snapshots.
     pub audit_bytes: u64,
-    /// Announced ranges kept in memory (about 150 B each); beyond it neighbours are merged.
+    /// Announced ranges in memory (about 150 B each). Beyond this limit the engine joins neighbors.
     pub announce_entries_max: usize,
-    /// Announced ranges written into a segment; beyond it neighbours are merged there.
+    /// Announced ranges in a segment. Beyond this limit the engine joins neighbors there.
     pub announce_in_segment_max: usize,
     /// Announcements that no segment has carried for this long get a segment of their own.
     pub announce_persist: Duration,
     /// Concurrent reads of objects.
     pub read_operations_max: usize,
-    /// Bytes of objects that reads under way may hold; a single read may exceed it alone. What is
-    /// being staged may hold half as much again, or as much as one request.
+    /// Bytes of objects that the reads in progress may hold; a single read may exceed the limit
+    /// alone. Staging may hold half as much in addition, or as much as one request.
     pub read_bytes_max: u64,
     /// Reads that wait; beyond it [`Volume::wants_input`] says no.
     pub reads_waiting_max: usize,
-    /// How long after its session has ended a host that had not detached still counts as connected for others that want
-    /// its volume: what it needs to come back.
+    /// The time that a host needs to come back. For this long after its session has ended, a host
+    /// that has not detached counts as connected. Other hosts cannot get its volume then.
     pub holder_grace: Duration,
-    /// First and longest pause before an operation that failed is tried again; doubles in between.
+    /// First and longest pause before a retry of a failed operation; the pause doubles in between.
     pub retry: (Duration, Duration),
-    /// For how long an object that the log names, and that is said not to exist, is asked for again before what
-    /// lies in it is a medium error: from the first time that was said, and up to the longest pause of `retry` more. An
-    /// object store that cannot be reached is waited for without an end.
+    /// How long the engine asks again for an object that the log names and the object store does
+    /// not find. The time counts from the first such answer. After it, and after at most the
+    /// longest pause of `retry`, the data is a medium error. While the object store is unreachable,
+    /// the engine waits without an end.
     pub missing_wait: Duration,
 }
 
-/// How long a missing object is waited for, by default: longer than a directory that several machines share may be
-/// behind, and not so long that clients give up first.
+/// The default wait for a missing object. A directory that several machines share may lag behind
+/// for a shorter time. Clients wait longer before they give up.
 pub const MISSING_WAIT: Duration = Duration::from_secs(20);
 
-/// The same with object stores that keep an object on several machines: they may say that it does not exist while too few
-/// of them are there (MinIO does), and a machine takes a while to be started again.
+/// The default wait for a missing object in a bucket. Some object stores keep an object on several
+/// machines. While too few of them run, such a store may say that the object does not exist (MinIO
+/// does). A machine takes a while to start again.
 pub const MISSING_WAIT_BUCKET: Duration = Duration::from_secs(300);
 
 /// Bytes of memory that the maps of a store's volumes take, by default.

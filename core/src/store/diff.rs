@@ -1,7 +1,7 @@
-//! What differs between two maps of one volume.
+//! The map diff between two maps of one volume.
 //!
-//! A place says where data lies, and nothing is ever written there again: two maps that say the same
-//! of a sector have the same there. So no data is read.
+//! A place says where data lies, and the data never changes in its place. Two maps with the same
+//! place for a sector have the same content there. So the comparison reads no data.
 
 use super::map::Place;
 use crate::block::Range;
@@ -9,8 +9,9 @@ use crate::block::Range;
 /// Where what lies, of parts in order without gaps.
 pub type Places = Vec<(Range, Option<Place>)>;
 
-/// The ranges of which two maps do not say the same, in order, and the sector up to which both were
-/// given. Both begin at the same sector. What is zero is the same as what is not there.
+/// Returns the ranges in which two maps differ, in order, and the last sector (exclusive) up to
+/// which both maps go. Both maps begin at the same sector. A zeroed range equals a range without
+/// data.
 #[must_use]
 pub fn differences(
     one: &[(Range, Option<Place>)],
@@ -42,7 +43,8 @@ pub fn differences(
 /// A record by its segment, its offset there, and the range that it is about.
 pub(super) type Named = (u64, u32, Range);
 
-/// Which part of what record is at a sector, in a form that is the same for all parts of it.
+/// Names the record, and the part of it, at a sector, in a form that is the same for all parts of
+/// the record.
 pub(super) fn what(part: Range, place: Option<Place>) -> Option<Named> {
     let place = place.filter(|place| !place.is_zero())?;
     Some((place.segment(), place.offset(), place.record(part.lba)))

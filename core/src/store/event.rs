@@ -1,7 +1,7 @@
-//! What an engine tells of itself, and why one cannot go on.
+//! Events that an engine reports, and the reasons why an engine cannot continue.
 //!
-//! [`Volume::failed`]: super::Volume::failed
-//! [`Volume::handle_repaired`]: super::Volume::handle_repaired
+//! [`Volume::failed`]: super::Volume::failed [`Volume::handle_repaired`]:
+//! super::Volume::handle_repaired
 
 use super::session::SessionId;
 use crate::block::{Epoch, Range, Seq};
@@ -10,24 +10,24 @@ use crate::wire::link::{HostId, KeyId, RequestId};
 /// Something the shell should log or count. None needs an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The log has been read; the volume answers.
+    /// The engine has read the log; the volume answers.
     Opened {
         /// Segments in the log.
         segments: u64,
-        /// Segments after the root, which were read.
+        /// The number of segments that the engine read after the root.
         replayed: u64,
         /// Current epoch.
         epoch: Epoch,
         /// Last committed number.
         committed: Seq,
     },
-    /// The volume cannot be opened or cannot go on: see [`Volume::failed`].
+    /// The engine cannot open the volume or cannot continue: see [`Volume::failed`].
     Failed(OpenError),
-    /// A root could not be used; an older one or the segments take its place.
+    /// The engine could not use a root; it uses an older root or the segments instead.
     RootDamaged {
         /// Of the object.
         key: String,
-        /// What is wrong with it.
+        /// The damage of the root.
         reason: String,
     },
     /// This engine maintains the map from now on.
@@ -46,7 +46,7 @@ pub enum Event {
         generation: u64,
         /// The last segment in it.
         through: u64,
-        /// Segments after it whose map had to be read again.
+        /// The number of segments after the root whose map the engine had to read again.
         again: u64,
     },
     /// A table of the map is in fragments.
@@ -58,44 +58,45 @@ pub enum Event {
         /// Bytes of them.
         bytes: u64,
     },
-    /// Fragments were merged, or moved to a lower level.
+    /// The engine merged fragments, or moved them to a lower level.
     Merged {
-        /// Bytes written; 0 if they were moved.
+        /// Bytes written; 0 for moved fragments.
         bytes: u64,
     },
-    /// Objects that no root needs are being deleted.
+    /// The engine deletes objects that no root needs.
     Deleted {
         /// How many.
         objects: u64,
     },
-    /// The map has been merged into one level, to be counted.
+    /// The engine has merged the map into one level, before a count.
     Compacted,
-    /// What is named of all segments and bundles has been counted.
+    /// The engine has counted the named bytes of all segments and bundles.
     Counted {
         /// Bytes of those of which something is.
         stored_bytes: u64,
-        /// Bytes of them that are named, at most.
+        /// The upper bound of their named bytes.
         named_bytes: u64,
     },
-    /// What was left of segments lies in a bundle now.
+    /// A bundle holds the named rest of segments now.
     Moved {
         /// How many segments.
         segments: u64,
         /// Bytes of the bundle.
         bytes: u64,
     },
-    /// Nobody needs these segments and bundles any more: they are deleted once readers of older roots had time.
+    /// No reader needs these segments and bundles. The engine deletes them after a delay for the
+    /// readers of older roots.
     Reclaimed {
         /// How many.
         objects: u64,
         /// Their bytes.
         bytes: u64,
     },
-    /// A segment or bundle is damaged, so that what is left of it cannot be moved: it stays.
+    /// A segment or bundle is damaged. The engine cannot move the rest of it, so the object stays.
     NotCollected {
         /// Of the object.
         key: String,
-        /// What is wrong with it.
+        /// The damage of the object.
         reason: String,
     },
     /// A host began an epoch.
@@ -113,12 +114,12 @@ pub enum Event {
         /// The host before it if it had not detached, for people.
         former: Option<String>,
     },
-    /// A session asked for something in the current epoch, which belongs to another key than its own: nothing was done. Told
-    /// once of each session and action.
+    /// A session sent a request in the current epoch, which belongs to another key than the
+    /// session's. The engine did nothing. The engine reports this once for each session and action.
     OtherKey {
         /// Whose.
         session: SessionId,
-        /// What, as in `volume.announce`.
+        /// The action, such as `volume.announce`.
         action: &'static str,
         /// The request, if it has no answer.
         request: Option<RequestId>,
@@ -127,12 +128,12 @@ pub enum Event {
         /// The key that it belongs to.
         key: KeyId,
     },
-    /// The volume has another size, or turns out to have when its log is read.
+    /// The volume has another size, or the engine finds one when it reads the log.
     Resized {
         /// In sectors.
         sectors: u64,
     },
-    /// What a host never delivered was given up.
+    /// An operator gave up writes that a host never delivered.
     LossAccepted {
         /// The epoch that this began.
         epoch: Epoch,
@@ -145,10 +146,10 @@ pub enum Event {
         epoch: Epoch,
         /// The segment that took the snapshot.
         segment: u64,
-        /// Bytes in the ranges that a host never delivered, and that are given up.
+        /// Bytes in the ranges that the host never delivered, and that the operator gave up.
         bytes: u64,
     },
-    /// Another store wrote to this volume's log; what it wrote has been adopted.
+    /// Another store wrote to the log of this volume; this engine has adopted the segment.
     Rival {
         /// The epoch now.
         epoch: Epoch,
@@ -157,41 +158,43 @@ pub enum Event {
         /// Segments adopted.
         segments: u64,
     },
-    /// Other stores have gone on with the log so far that what this one knows of it has been deleted: it begins anew.
+    /// Other stores have continued the log so far that they deleted the segments that this engine
+    /// knows. It begins anew.
     LeftBehind {
-        /// The last segment that was known here.
+        /// The last segment that this engine knew.
         segment: u64,
     },
-    /// A batch was refused.
+    /// The engine refused a batch.
     BatchRefused {
         /// Whose.
         session: SessionId,
         /// Why.
         reason: String,
     },
-    /// Announced ranges that make no sense were ignored.
+    /// The engine ignored announced ranges that make no sense.
     AnnounceIgnored {
         /// Whose.
         session: SessionId,
         /// How many.
         entries: u64,
     },
-    /// Stored data is damaged or gone: reads of this range fail. Where there is a replica they wait for
+    /// Stored data is damaged or missing, so reads of this range fail. With a replica they wait for
     /// [`Volume::handle_repaired`].
     DataDamaged {
         /// Of the segment, the staged object or the part of the map that is to say where it lies.
         key: String,
         /// The sectors.
         range: Range,
-        /// What is wrong with it.
+        /// The damage of the data.
         reason: String,
     },
-    /// An object that has to be there is said not to exist, or could not be read several times; it is asked for again.
+    /// An object that has to exist is missing, or several reads of it failed. The engine asks for
+    /// it again.
     Unreadable {
         /// Of the object.
         key: String,
     },
-    /// The host was told what of its volume is damaged here.
+    /// The engine told the host which ranges of its volume are damaged here.
     DamageTold {
         /// Whose.
         session: SessionId,
@@ -200,30 +203,30 @@ pub enum Event {
         /// Bytes of them.
         bytes: u64,
     },
-    /// An operation on an object failed and will be tried again.
+    /// An operation on an object failed; the engine will try it again.
     Retry {
         /// Of the object, or the prefix of a list.
         key: String,
-        /// What the object store said.
+        /// The answer of the object store.
         error: String,
         /// How many times it has failed in a row.
         failures: u32,
     },
 }
 
-/// Why a volume cannot be opened, or cannot go on.
+/// The reason why an engine cannot open a volume, or cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The volume has no such snapshot, or none any more.
+    /// The snapshot that a clone begins with is gone.
     #[error("the volume has no such snapshot: it has been deleted")]
     NoSnapshot,
-    /// What a clone begins with is not there.
+    /// A clone's first object is missing.
     #[error(
         "the snapshot that this clone began with is gone: bring the roots of its parent back from a copy of the object \
          store, and the volume is opened again; nothing has been changed"
     )]
     NoParent,
-    /// What a clone begins with is not to be had yet.
+    /// No root of the parent has the snapshot that a clone begins with yet.
     #[error(
         "no root of its parent has the snapshot that this clone began with yet: the parent's engine writes one; the volume is \
          opened again"
@@ -246,10 +249,10 @@ pub enum OpenError {
     Damaged {
         /// Of the segment.
         key: String,
-        /// What is wrong with it.
+        /// The damage of the object.
         reason: String,
     },
-    /// The segments end before a root that was made of them.
+    /// The segments end before the segment of a root.
     #[error(
         "{key} was made of segments up to {number}, but they end at {end}: bring the missing ones back from a \
          copy of the object store, and the volume is opened again; nothing has been changed"

@@ -1,13 +1,14 @@
-//! Which store serves a volume: a line of leases, each created put-if-absent under the next number.
+//! Leases: a series of records for each volume. Each record has the next number, created
+//! put-if-absent.
 //!
 //! ```text
-//! v/ID/lease/0000000000000001      the newest one says who has the volume
+//! v/ID/lease/0000000000000001      the newest one says which store has the volume
 //! ```
 //!
-//! A lease has no term, so no clocks have to agree and nothing is written while nothing changes. It says
-//! whom to ask, and keeps stores from working against each other; it protects nothing. What keeps two
-//! stores that both believe to have a volume from both committing is the log ([`super::Volume`]), which
-//! knows nothing of leases.
+//! A lease has no term. So clocks need not agree, and an idle store writes nothing. The lease says
+//! which store to ask, and keeps stores from working against each other. It protects no data. If
+//! two stores both believe to have a volume, the log ([`super::Volume`]) keeps them from both
+//! committing. The log knows nothing of leases.
 
 use super::catalog::CatalogError;
 use crate::block::VolumeId;
@@ -16,28 +17,28 @@ use serde::{Deserialize, Serialize};
 
 /// Most bytes of an encoded [`Lease`].
 pub const MAX_LEASE_BYTES: usize = 16 << 10;
-/// Older leases that are kept beside the newest one. They are deleted because a list of them gets long;
-/// some are kept so that whoever read the list a while ago does not take a number that was taken before.
-/// A guess.
+/// The number of older leases that a store keeps beside the newest one. The store deletes old ones
+/// because a long list takes time. It keeps some because a store with an old list must not take a
+/// number again. The value is a guess.
 pub const KEPT: u64 = 16;
 
-/// Who has a volume, or that it is deleted.
+/// The store that has a volume, or the fact that the volume is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lease {
     /// A store has it.
     Held {
         /// Which.
         store: StoreId,
-        /// Which process of that store: drawn at random when it starts.
+        /// The process of that store: a random number that the process draws at its start.
         incarnation: u128,
-        /// Where that is reached.
+        /// The addresses of the store.
         addresses: Vec<String>,
     },
     /// Nobody gets it any more: its name is about to go, then its data.
     Deleted,
 }
 
-/// What a store that wants to serve a volume does next.
+/// The next step of a store that wants to serve a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Serve it: it is its own already.
@@ -51,7 +52,7 @@ pub enum Step {
 }
 
 impl Lease {
-    /// What the newest lease, if there is any, means to a process of a store.
+    /// The meaning of the newest lease, if there is one, for a process of a store.
     #[must_use]
     pub fn step(newest: Option<&Lease>, asking: StoreId, process: u128) -> Step {
         match newest {
@@ -84,7 +85,7 @@ impl Lease {
         out
     }
 
-    /// Reads what [`Lease::encode`] wrote; `key` is where it was found.
+    /// Reads the output of [`Lease::encode`]; `key` is the key of the object.
     ///
     /// # Errors
     /// [`CatalogError::Lease`] unless it is one.
@@ -117,7 +118,7 @@ impl Lease {
     }
 }
 
-/// A lease as it is stored; without a store the volume is deleted.
+/// A lease in its stored form; without a store the volume is deleted.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,

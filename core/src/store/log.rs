@@ -1,5 +1,5 @@
-//! The state that a log adds up to, besides its map: applying all segments in order gives it, and so
-//! does a root with the segments after it.
+//! The state of the log of a volume, besides its map. Applying all segments in order gives this
+//! state. So does a root with the segments after it.
 
 use super::announce::Outstanding;
 use super::attach::{HistoryEntry, Lineage};
@@ -26,7 +26,7 @@ pub struct LogState {
     pub committed: Seq,
     /// Whether the current epoch ended in order, or none has begun.
     pub clean: bool,
-    /// What is acknowledged and not committed.
+    /// Acknowledged and uncommitted writes.
     pub announced: Outstanding,
     /// Its snapshots, and its clones.
     pub snapshots: Snapshots,
@@ -55,7 +55,7 @@ impl LogState {
         self.history.last().map_or(0, |entry| entry.epoch)
     }
 
-    /// Whose the current epoch is, if anybody's.
+    /// The host of the current epoch, if the epoch has one.
     #[must_use]
     pub fn host(&self) -> Option<HostId> {
         self.history.last().and_then(|entry| entry.host)
@@ -68,7 +68,7 @@ impl LogState {
         Some(entry.key)
     }
 
-    /// What the rules of lineage need to know.
+    /// The facts that the rules of lineage need.
     #[must_use]
     pub fn lineage(&self) -> Lineage<'_> {
         Lineage {
@@ -141,8 +141,7 @@ impl LogState {
         Ok(())
     }
 
-    /// Applies a segment that this engine built as the next one. What was announced since it was
-    /// built stays announced.
+    /// Applies a segment that this engine built as the next one. Later announcements stay.
     pub fn commit(&mut self, segment: &Segment) {
         let header = &segment.header;
         self.number = header.number;

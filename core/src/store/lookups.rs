@@ -1,9 +1,9 @@
-//! Lookups under way, and the pages of the maps that they wait for. Several that want the same page have it
-//! read once.
+//! Lookups in progress, and the pages of the maps that they wait for. Several lookups of one page
+//! share a read.
 //!
-//! A lookup that has waited begins anew with the map as it is then. A fragment, bundle or segment that is not there any more
-//! has been replaced: by a merge or the collector here, or by another store's, and then the newest root has to be read
-//! before it can be said that it is missing.
+//! After its wait a lookup begins anew with the current map. If a fragment, bundle or segment is
+//! gone, a newer one has replaced it. Either a merge or the garbage collection here did so, or
+//! another store. Before the engine calls the object missing, it has to read the newest root.
 
 use super::Copies;
 use super::catalog;
@@ -18,9 +18,9 @@ use crate::block::Range;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What a lookup came to: from its beginning in order and without gaps.
+/// The result of a lookup: in order from its beginning, without gaps.
 pub(super) enum Looked {
-    /// Where it lies; whether the objects are known to be the newest there are.
+    /// The places of the data, and whether the newest root names the objects.
     Found(ReadRequest, Vec<Placed>, bool),
     /// The answer to a status query.
     Status(ReadRequest, Vec<(Range, Option<Place>)>),
@@ -30,20 +30,20 @@ pub(super) enum Looked {
 struct Looking {
     request: ReadRequest,
     lookup: Lookup,
-    /// What the first map says, once it has.
+    /// The moves of the data, once the first map has answered.
     moves: Option<Moves>,
     /// Pages that it waits for.
     outstanding: usize,
-    /// Something is gone although a map names it, or the map is not known, and how often newer roots had been
-    /// looked for when that was found.
+    /// The missing object, and the number of searches for newer roots before. A map names the
+    /// object, or the map is unknown.
     gone: Option<(Gone, u64)>,
     /// It began anew because the maps were not of one moment.
     again: bool,
-    /// The newest root has been looked for on its behalf.
+    /// The engine has searched for the newest root for this lookup.
     known: bool,
 }
 
-/// What is not there.
+/// The missing object.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
     Fragment(Fragment),
@@ -68,7 +68,7 @@ impl Gone {
         }
     }
 
-    /// Whether the maps still name it, as far as that can be told.
+    /// Whether the maps still name it, as far as the engine can tell.
     fn is_named(&self, maps: Maps<'_>) -> bool {
         match self {
             Gone::Fragment(fragment) => maps.names(fragment),
@@ -90,7 +90,7 @@ impl Gone {
     }
 }
 
-/// A page that is being read, or is to be.
+/// A page that the engine reads, or will read.
 struct Coming {
     want: Want,
     copies: Copies,
@@ -107,9 +107,9 @@ pub(super) struct Lookups {
     /// By class, as the reads are.
     backlog: [VecDeque<Key>; 2],
     stranded: usize,
-    /// What was not there although the newest root names it.
+    /// Objects that were missing although the newest root names them.
     missed: BTreeSet<Name>,
-    /// Times that newer roots have been looked for.
+    /// The number of searches for newer roots.
     round: u64,
 }
 
@@ -156,7 +156,7 @@ impl Lookups {
         requests
     }
 
-    /// Begins a lookup; gives what it comes to if nothing has to be read for it.
+    /// Begins a lookup. Returns its result if that needs no reads.
     pub fn begin(
         &mut self,
         request: ReadRequest,
@@ -167,7 +167,7 @@ impl Lookups {
         self.step(id, maps, pages)
     }
 
-    /// What a read was to fetch is not there: it begins anew once newer roots have been looked for.
+    /// The object of a read is missing: the read begins anew after the next search for newer roots.
     pub fn strand(&mut self, request: ReadRequest) {
         let gone = Some((Gone::Data, self.round));
         self.insert(request, gone);
@@ -248,7 +248,8 @@ impl Lookups {
         Some(Looked::Damaged(looking.request, lost))
     }
 
-    /// The next page to read for lookups of that class, and whether the newest root is known to name it.
+    /// The next page to read for lookups of that class, and whether the newest root is known to
+    /// name the page.
     pub fn poll(&mut self, class: usize) -> Option<(Want, Copies, bool)> {
         while let Some(key) = self.backlog[class].pop_front() {
             let looking = &self.looking;
@@ -266,7 +267,7 @@ impl Lookups {
         None
     }
 
-    /// What reading a page gave; nothing if its object is gone.
+    /// Takes the result of a page read; `None` if the object is gone.
     pub fn handle(
         &mut self,
         want: &Want,
@@ -331,18 +332,18 @@ impl Lookups {
         looked
     }
 
-    /// Whether lookups wait for it to be seen whether there is a newer root.
+    /// Whether lookups wait for a search for a newer root.
     pub fn is_stranded(&self) -> bool {
         self.stranded > 0
     }
 
-    /// Newer roots are being looked for from now on.
+    /// A search for newer roots begins.
     pub fn look_for_roots(&mut self) {
         self.round += 1;
     }
 
-    /// The map is the newest there is. If it is not a newer one than before, what was missing is asked for
-    /// once more, as something that is known to exist, and then is missing.
+    /// The map is the newest. If the search found no newer map, the lookups ask for the missing
+    /// objects once more. If such an object is still absent, it is missing.
     pub fn roots_seen(&mut self, newer: bool, maps: Maps<'_>, pages: &mut Pages) -> Vec<Looked> {
         let stranded = self.looking.iter().filter_map(|(id, looking)| {
             let (gone, round) = looking.gone?;

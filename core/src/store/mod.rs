@@ -1,36 +1,37 @@
-//! Volumes as a log of immutable segments.
+//! Volumes as logs of immutable segments.
 //!
-//! One [`Volume`] is the log of one volume over an object store that can only create, read, list and
-//! delete whole objects. It promises:
+//! One [`Volume`] is the log of one volume over an object store. The object store can only create,
+//! read, list and delete whole objects. The volume promises:
 //!
-//! - what is committed is a prefix of what hosts acknowledged, cut at a batch boundary;
-//! - a batch commits whole or not at all, and every byte of it was verified on arrival;
-//! - one writer: an epoch begins with a segment created put-if-absent under the next number, so that of
-//!   two rivals, in one store or in two, exactly one goes on;
-//! - what a host announced and never delivered is known, and stands in the way of a host that attaches
-//!   without it.
+//! - The committed writes are a prefix of the acknowledged writes, cut at a batch boundary.
+//! - A batch commits whole or not at all. The volume verifies every byte of it on arrival.
+//! - Each epoch has one writer. It begins with a segment created put-if-absent under the next
+//!   number. Of two rivals, in one store or in two, exactly one continues.
+//! - The volume knows announced writes that the host never delivered. A host that attaches without
+//!   them gets an error.
 //!
-//! It knows neither sockets nor which object store it runs on, and nothing of a host but its frames.
+//! The volume knows neither sockets nor the kind of object store. It knows nothing of a host but
+//! its frames.
 //!
-//! | module | is |
+//! | module | content |
 //! |---|---|
 //! | [`catalog`] | keys, volume names, the description of a volume |
-//! | [`sealed`] | what binds small objects to their names |
+//! | [`sealed`] | the line that binds small objects to their names |
 //! | [`segment`] | the object format of the log (`docs/formats.md`) |
-//! | [`map`] | which sectors lie where |
-//! | [`root`] | the state after some segment, and what the map is made of |
-//! | [`announce`] | what was acknowledged and has not arrived |
-//! | [`attach`] | who may attach, as a function |
+//! | [`map`] | the places of sectors |
+//! | [`root`] | the state after some segment, and the fragments of the map |
+//! | [`announce`] | acknowledged writes that have not arrived |
+//! | [`attach`] | the rules for an attach, as a function |
 //! | [`snapshot`] | the snapshots and clones that the log knows of |
-//! | [`log`] | the state that a log adds up to, segment by segment |
-//! | [`staged`] | objects with data that a host had staged, to be written elsewhere |
-//! | [`lease`] | which store serves a volume |
-//! | [`fleet`] | what stores over one location decide together |
-//! | [`tenant`] | whose a volume is, and what each tenant may have |
-//! | [`trash`] | what becomes of volumes that are deleted |
-//! | [`check`] | verifies objects offline |
-//! | [`differences`] | what differs between two maps |
-//! | [`replica`] | a second place for all objects |
+//! | [`log`] | the state of a log, segment by segment |
+//! | [`staged`] | objects with staged data, which a host then writes elsewhere |
+//! | [`lease`] | the store that serves a volume |
+//! | [`fleet`] | joint decisions of the stores over one location |
+//! | [`tenant`] | the tenant of a volume, and the limits of each tenant |
+//! | [`trash`] | the fate of deleted volumes |
+//! | [`check`] | offline verification of objects |
+//! | [`differences`] | the map diff of two maps |
+//! | [`replica`] | the copy of all objects |
 //! | [`cache`] | pieces of objects on a local disk, in front of the object store |
 //! | [`Volume`] | the engine |
 

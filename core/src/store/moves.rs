@@ -1,7 +1,9 @@
-//! Where the data of a lookup's parts lies now: in its segment, or in the bundle that this has moved into.
+//! Finds the present place of the data of a lookup's parts: in its segment, or in the bundle that
+//! it has moved into.
 //!
-//! The second map says which bundle, the index of the bundle where in it. Parts of both are asked for as pages of the first
-//! map are, all at once as far as it is known which, and are held until there is an answer.
+//! The second map names the bundle. The index of the bundle gives the place in it. A lookup
+//! requests parts of both like pages of the first map. It requests all known parts at once, and
+//! holds them until it has an answer.
 
 use super::ancestor::Ancestor;
 use super::catalog::{self, VolumeSpec};
@@ -28,7 +30,7 @@ pub(super) struct Maps<'a> {
 }
 
 impl<'a> Maps<'a> {
-    /// Whose a segment is, and what has moved of that volume; nothing if nothing has.
+    /// The owner of a segment, and the moved segments of that volume; `None` if none has moved.
     fn moved_with(&self, segment: u64) -> Option<(VolumeId, &'a Tree)> {
         let owner = self.spec.owner_of(segment);
         let tree = if owner == self.spec.id {
@@ -61,7 +63,7 @@ pub(super) enum Object {
 /// A part of a range, and where it lies: the place is one in that object.
 pub(super) type Placed = (Range, Option<(Object, Place)>);
 
-/// Something to be read.
+/// Something to read.
 #[derive(Clone, Debug)]
 pub(super) enum Want {
     /// Of either map.
@@ -79,12 +81,12 @@ impl Want {
     }
 }
 
-/// Indexes of bundles are kept among the pages.
+/// The page cache keeps indexes of bundles too.
 fn index_key(BundleId { volume, generation, number }: BundleId) -> Key {
     (FragmentId { volume, generation, number }, Part::Bundle)
 }
 
-/// Why it cannot be said where a part lies.
+/// The reason why the place of a part is unknown.
 #[derive(Clone, Debug)]
 pub(super) struct Lost {
     /// Of the object that is to say it.
@@ -165,7 +167,7 @@ impl Moves {
         bytes: &Bytes,
         pages: &mut Pages,
     ) -> Result<(), MapError> {
-        // Not a part of what was fetched: that may be more.
+        // Copies the index, because a slice would keep the whole fetch in memory.
         let index = Arc::new(bundle.index(&Bytes::copy_from_slice(bytes))?);
         pages.insert(index_key(bundle.id), Content::Bundle(index.clone()));
         self.indexes.insert(bundle.id, index);

@@ -1,7 +1,7 @@
-//! What the engine asks of an object store, and the queue of what is under way.
+//! The requests of an engine to an object store, and the queue of those in progress.
 //!
-//! An operation that failed is tried again, unchanged, after a pause that doubles; the queue keeps it
-//! meanwhile. It does not know what any operation is for.
+//! The queue tries a failed operation again, unchanged, after a pause that doubles. It keeps the
+//! operation meanwhile. The queue does not know the purpose of any operation.
 
 use crate::block::Time;
 use bytes::Bytes;
@@ -11,9 +11,9 @@ use std::time::Duration;
 /// Whether a copy of an object's bytes, kept elsewhere, will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// No: what the log is made of is asked of the object store.
+    /// No: the engine reads the objects of the log from the object store itself.
     Refused,
-    /// Yes: it is data, which is verified.
+    /// Yes: the read is for data, and the engine verifies data.
     Welcome,
     /// No: what came does not verify, and if it was a copy that is bad.
     Bad,
@@ -86,10 +86,10 @@ pub enum ObjectResult {
     Delete(Result<(), String>),
 }
 
-/// Why an object was not created.
+/// The reason why the object store did not create an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
-    /// There is one of that name.
+    /// An object with this name exists.
     #[error("the object exists")]
     Exists,
     /// It may or may not exist now.
@@ -97,17 +97,17 @@ pub enum PutError {
     Failed(String),
 }
 
-/// Why an object was not read.
+/// The reason why the engine could not read an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GetError {
-    /// There is none of that name.
+    /// No object has this name.
     #[error("the object does not exist")]
     NotFound,
     /// Trying again may help.
     #[error("{0}")]
     Failed(String),
-    /// The place answers, and what it has there is not what was put: no file, unreadable, or of another
-    /// name. Trying again does not help.
+    /// The storage answers, but does not have the object as written. The object is no file,
+    /// unreadable, or belongs to another name. A retry does not help.
     #[error("{0}")]
     Damaged(String),
 }
@@ -121,15 +121,15 @@ pub struct ObjectMeta {
     pub bytes: u64,
 }
 
-/// An operation under way or waiting to be tried again.
+/// An operation in progress, or one that waits for a retry.
 pub(super) struct Pending<P> {
     pub purpose: P,
     pub operation: ObjectOperation,
     /// Failures in a row.
     pub failures: u32,
-    /// How often the object was said not to exist.
+    /// The number of answers that the object does not exist.
     pub missing: u32,
-    /// When that was said first.
+    /// The time of the first such answer.
     pub missing_since: Option<Time>,
 }
 
@@ -165,7 +165,7 @@ impl<P> OperationQueue<P> {
         self.pending.is_empty()
     }
 
-    /// What an operation that is not finished is for.
+    /// The purpose of an unfinished operation.
     pub fn purpose(&self, id: u64) -> Option<&P> {
         self.pending.get(&id).map(|pending| &pending.purpose)
     }
@@ -175,7 +175,7 @@ impl<P> OperationQueue<P> {
         self.insert(Pending { purpose, operation, failures, missing, missing_since });
     }
 
-    /// Issues one again that is to be done in another way.
+    /// Issues an operation again in another way.
     pub fn reissue(&mut self, pending: Pending<P>) {
         self.insert(pending);
     }

@@ -1,7 +1,7 @@
-//! Reading the log: the segments after a root, or after what is known already, in order.
+//! Reads the log: the segments after a root, or after the known ones, in order.
 //!
-//! A few segments are read ahead of the one to apply. The log ends at the first number that has no
-//! object; if one of those read ahead of it is there, a segment is missing.
+//! The replay reads a few segments ahead of the one to apply. The log ends at the first number
+//! without an object. If a later segment exists, a segment is missing.
 
 use super::catalog;
 use super::event::OpenError;
@@ -11,10 +11,10 @@ use crate::block::VolumeId;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// Segments read at once when a volume is opened.
+/// The number of segments that an opening volume reads at once.
 pub(super) const OPEN_WINDOW: u64 = 8;
 
-/// Which part of a segment a read is for.
+/// The part of a segment that a read is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Header,
@@ -36,7 +36,7 @@ struct SegmentRead {
     again: bool,
 }
 
-/// What to do next.
+/// The next step.
 pub(super) enum ReplayStep {
     /// Apply this one; the next call asks for the one after it.
     Apply(Box<Segment>),
@@ -81,7 +81,8 @@ impl Replay {
         }
     }
 
-    /// What reading a part gave; an object store that fails is asked again before this is called.
+    /// Takes the result of the read of a part. The queue has already asked a failing object store
+    /// again.
     pub fn handle(&mut self, number: u64, part: Part, result: Result<Bytes, GetError>) {
         let Some(entry) = self.slots.get_mut(&number) else { return };
         let parsed = match (result, part) {
@@ -111,7 +112,7 @@ impl Replay {
         }
     }
 
-    /// The segment that was to be applied last comes again with the next step.
+    /// The next step returns this last segment again.
     pub fn put_back(&mut self, segment: Box<Segment>) {
         (self.next, self.applied) = (self.next - 1, self.applied - 1);
         self.slots
@@ -149,8 +150,8 @@ impl Replay {
             }
             Progress::Absent if reading => ReplayStep::Wait,
             Progress::Absent if !exists => ReplayStep::End,
-            // A rival may have written this one and later ones since: only if it is still not there
-            // now that a later one has been seen, it is missing.
+            // A rival may have written this segment and later ones since. The replay has seen a
+            // later one now. If this one is still absent, it is missing.
             Progress::Absent if !entry.again => {
                 entry.again = true;
                 entry.progress = Progress::Reading;

@@ -1,4 +1,4 @@
-//! What is asked of the map and the data of a volume, and what for.
+//! A question about the map and the data of a volume, and its purpose.
 
 use super::map::lookup::Lookup;
 use super::moves::Object;
@@ -20,7 +20,7 @@ pub(super) struct ReadRequest {
     pub purpose: ReadPurpose,
 }
 
-/// What is to become of what is found.
+/// The use of the found data.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReadPurpose {
     /// The host wants it.
@@ -31,11 +31,11 @@ pub(super) enum ReadPurpose {
     Places,
     /// It does not go to the host, but into an object.
     Stage(StageTarget),
-    /// What of it lies in this object, which is damaged, is to be told.
+    /// The engine tells the host which part lies in this damaged object.
     Damaged(Object),
 }
 
-/// Where what is read is to be staged.
+/// The destination of staged data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StageTarget {
     pub into: VolumeId,

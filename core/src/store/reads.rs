@@ -1,11 +1,13 @@
-//! Reads of objects on behalf of hosts: what to fetch for a range, and putting the answer together.
+//! Reads of objects for hosts: which parts to fetch for a range, and how to join them into the
+//! answer.
 //!
-//! A read looks the map up, which may need pages of it, and has begun when it knows what that says:
-//! segments do not change, so whatever is committed later does not concern it. Bytes that lie close to each other in a segment come in one fetch. Everything fetched
-//! is verified; what does not verify is fetched once more before it counts as damaged.
+//! A read looks up the map first, which may need pages of the map. The read has begun when it knows
+//! the places. Segments do not change, so later commits do not affect the read. One fetch brings
+//! bytes that lie close to each other in a segment. The read verifies all fetched bytes. It fetches
+//! bad bytes once more before it calls them damaged.
 //!
-//! What is read to be staged is read like what is read ahead, and counts with it until its object
-//! exists; reads that someone waits for do not wait for that.
+//! Staging reads data like read-ahead, and counts with read-ahead until its object exists. Reads
+//! that an initiator waits for do not wait for that.
 
 use super::lookups::{Looked, Lookups};
 use super::map::Place;
@@ -20,8 +22,9 @@ use crate::wire::link::ReadPart;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes between two wanted ones that are fetched along rather than starting another operation: half a
-/// millisecond of a gigabit, less than any request to a bucket takes, and a record of 64 KiB comes in one.
+/// The largest gap between two wanted parts that one fetch covers. The gap costs half a millisecond
+/// at a gigabit per second, less than any request to a bucket. A record of 64 KiB comes in one
+/// fetch.
 const GAP_BYTES: u64 = 64 << 10;
 /// Longest fetch that joining may make.
 const JOINED_BYTES: u64 = 4 << 20;
@@ -32,7 +35,7 @@ pub(super) struct Fetch {
     pub object: Object,
     pub range: std::ops::Range<u64>,
     pub copies: Copies,
-    /// The newest root is known to name it.
+    /// The newest root names the object.
     pub known: bool,
     data: Option<Bytes>,
 }
@@ -65,7 +68,7 @@ struct Active {
 pub(super) struct Finished {
     pub request: ReadRequest,
     pub result: Result<Vec<ReadPart>, Damage>,
-    /// What is still counted, for [`Reads::release`]: nothing unless it is to be staged.
+    /// The bytes that [`Reads::release`] still has to release; 0 unless the read is for staging.
     pub bytes: u64,
 }
 
@@ -80,7 +83,7 @@ pub(super) struct Damage {
 pub(super) enum Next {
     /// Fetch this, for [`Reads::handle`].
     Fetch(u64, usize, Fetch),
-    /// Read this, for [`Reads::handle_page`]; the newest root is known to name it, or not.
+    /// Read this page, for [`Reads::handle_page`]. The flag says whether the newest root names it.
     Page(Want, Copies, bool),
     Finished(Finished),
     /// The answer to a query of status or places.
@@ -91,16 +94,16 @@ pub(super) enum Next {
     Lost(ReadRequest, Lost),
 }
 
-/// Whose records objects hold: a clone reads those of its parents.
+/// The volumes whose records an object may hold: a clone reads those of its parents.
 struct RecordSources {
-    /// As whose the answers are encoded: the volume's, or its snapshot's.
+    /// The identity in the answers: the volume's, or its snapshot's.
     asked: VolumeId,
     spec: VolumeSpec,
 }
 
 impl RecordSources {
-    /// The volumes that a record of the object can be of. A number that was drawn for staged data does not say
-    /// which; nor does it come twice.
+    /// The volumes that a record of the object can belong to. The random number of staged data does
+    /// not say which volume, and no two are the same.
     fn of(&self, object: Object) -> impl Iterator<Item = VolumeId> {
         let (first, parents) = match object {
             Object::Bundle(id) => (id.volume, &[][..]),
@@ -124,13 +127,13 @@ pub(super) struct Reads {
     /// By class, as is the backlog: someone waits for the first kind, nobody yet for the second.
     waiting: [VecDeque<ReadRequest>; 2],
     lookups: Lookups,
-    /// What is to be fetched is known, and has to wait for room.
+    /// Reads that know what to fetch, and wait for room.
     ready: [VecDeque<Active>; 2],
     outcomes: VecDeque<Next>,
     backlog: [VecDeque<(u64, usize)>; 2],
     active: BTreeMap<u64, Active>,
     active_bytes: u64,
-    /// Read, and being put as objects.
+    /// Bytes that the engine has read and puts as objects now.
     staged_bytes: u64,
     fetching: usize,
 }
@@ -169,8 +172,8 @@ impl Reads {
         self.waiting[request.class()].push_back(request);
     }
 
-    /// Drops reads of a session that have not begun, and those to be staged in any case: nobody would
-    /// learn of the object.
+    /// Drops the reads of a session that have not begun, and all of its reads for staging: no host
+    /// would learn of the object.
     pub fn forget(&mut self, session: SessionId) {
         for queue in &mut self.waiting {
             queue.retain(|request| request.session != session);
@@ -187,7 +190,7 @@ impl Reads {
         });
     }
 
-    /// What was staged is an object now, or will not be one.
+    /// The put of a staged object has ended, with or without success.
     pub fn release(&mut self, bytes: u64) {
         self.staged_bytes -= bytes;
     }
@@ -201,7 +204,7 @@ impl Reads {
         all
     }
 
-    /// Takes out all reads; what is still being fetched for them comes to nothing.
+    /// Takes out all reads. The results of their fetches have no use.
     pub fn abandon(&mut self) -> Vec<ReadRequest> {
         let mut all = self.stop();
         all.extend(std::mem::take(&mut self.active).into_values().map(|active| active.request));
@@ -219,9 +222,9 @@ impl Reads {
         all
     }
 
-    /// Takes out the reads that have not begun and belong to another epoch than the one that the map
-    /// is of from now on. Without this a host that does not know yet that it is fenced would be
-    /// answered with what the next one wrote.
+    /// Takes out the reads of earlier epochs that have not begun; the map belongs to `epoch` from
+    /// now on. Otherwise a host that does not know yet that it is fenced would get the next host's
+    /// data.
     pub fn fence(&mut self, epoch: Epoch) -> Vec<ReadRequest> {
         if std::mem::replace(&mut self.epoch, epoch) == epoch {
             return Vec::new();
@@ -320,7 +323,7 @@ impl Reads {
         }
     }
 
-    /// What reading a part of a map gave; nothing if the object is gone.
+    /// Takes the result of the read of a map part; `None` if the object is gone.
     pub fn handle_page(
         &mut self,
         want: &Want,
@@ -334,12 +337,12 @@ impl Reads {
         }
     }
 
-    /// Whether reads wait for it to be seen whether there is a newer root.
+    /// Whether reads wait for a search for a newer root.
     pub fn is_stranded(&self) -> bool {
         self.lookups.is_stranded()
     }
 
-    /// Newer roots are being looked for from now on.
+    /// A search for newer roots begins.
     pub fn look_for_roots(&mut self) {
         self.lookups.look_for_roots();
     }
@@ -351,12 +354,12 @@ impl Reads {
         }
     }
 
-    /// What a fetch gave; nothing if the object is gone.
+    /// Takes the result of a fetch; `None` if the object is gone.
     pub fn handle(&mut self, id: u64, index: usize, data: Option<Bytes>) -> Option<Finished> {
         self.fetching = self.fetching.saturating_sub(1);
         let active = self.active.get_mut(&id)?;
         let fetch = active.fetches.get_mut(index)?;
-        // It may have moved since it was looked up, or before in a newer map than this.
+        // The data may have moved since its lookup, or earlier in a newer map than this.
         active.gone |= data.is_none() && !fetch.known;
         fetch.data = Some(data.unwrap_or_default());
         active.outstanding -= 1;
@@ -453,7 +456,7 @@ fn spans(need: &Need) -> Option<[std::ops::Range<u64>; 2]> {
     ])
 }
 
-/// The bytes at `range` of an object, if they were fetched.
+/// The fetched bytes at `range` of an object, if there are any.
 fn fetched(fetches: &[Fetch], object: Object, range: &std::ops::Range<u64>) -> Option<Bytes> {
     let after =
         fetches.partition_point(|fetch| (fetch.object, fetch.range.start) <= (object, range.start));
@@ -464,7 +467,7 @@ fn fetched(fetches: &[Fetch], object: Object, range: &std::ops::Range<u64>) -> O
     (fetch.object == object && end <= data.len()).then(|| data.slice(start..end))
 }
 
-/// What was found of a record.
+/// The result for a record.
 enum Found {
     Data(Fragment),
     Packed(Bytes),

@@ -1,11 +1,12 @@
-//! The root of a volume's map: an object with the state of the log after some segment and the names of
-//! all fragments that the map consisted of then (`docs/formats.md`).
+//! The root of a volume's map: an object with the state of the log after some segment and the names
+//! of all fragments that the map consisted of then (`docs/formats.md`).
 //!
-//! It is exact: applying the segments after that one, and no other, gives the state of the log. It is
-//! read whole: a fragment, of up to 4 MiB, takes 80 bytes in it, an epoch 72, a snapshot 58 and its name.
+//! It is exact: applying the segments after that one, and no other, gives the state of the log. It
+//! is read whole: a fragment, of up to 4 MiB, takes 80 bytes in it, an epoch 72, a snapshot 58 and
+//! its name.
 //!
-//! The root of a snapshot is of the segment that took it, and nothing but its map and epochs: neither
-//! announced ranges nor snapshots. Which object that is, every later root says.
+//! The root of a snapshot is of the segment that took it, and nothing but its map and epochs:
+//! neither announced ranges nor snapshots. Which object that is, every later root says.
 
 use super::announce;
 use super::attach::{self, MAX_HISTORY};
@@ -100,9 +101,10 @@ pub struct Root {
     pub moved: Moved,
 }
 
-/// Encodes a root: `levels` are to be the map after the last segment that is in `state`, and `pins` the roots
-/// of all snapshots in it; one without is left out, which whoever writes roots excludes; `moved` is of the same moment. It takes at
-/// most `announce_max` announced ranges along; what is beyond is merged with its neighbours.
+/// Encodes a root: `levels` are to be the map after the last segment that is in `state`, and `pins`
+/// the roots of all snapshots in it; one without is left out, which whoever writes roots excludes;
+/// `moved` is of the same moment. It takes at most `announce_max` announced ranges along; what is
+/// beyond is merged with its neighbors.
 #[must_use]
 pub fn encode(
     generation: u64,
@@ -162,7 +164,8 @@ pub fn encode(
     out.freeze()
 }
 
-/// Encodes the root of a snapshot: `levels` are its map, and `state` that after the segment that took it.
+/// Encodes the root of a snapshot: `levels` are its map, and `state` that after the segment that
+/// took it.
 #[must_use]
 pub fn encode_pin(generation: u64, state: &LogState, levels: &Levels) -> Bytes {
     let mut state = state.clone();

@@ -1,7 +1,8 @@
-//! Verifies objects one by one, as a scrub reads them: that each is what it was written as, and if not,
-//! what of its volume that costs.
+//! Verifies objects one by one, as a scrub reads them: that each is what it was written as, and if
+//! not, what of its volume that costs.
 //!
-//! Continuity from one segment to the next is for [`LogCheck`](super::check::LogCheck), which needs all of them in order.
+//! Continuity from one segment to the next is for [`LogCheck`](super::check::LogCheck), which needs
+//! all of them in order.
 
 use super::catalog::{self, VolumeSpec};
 use super::check::RootCheck;
@@ -17,8 +18,8 @@ use bytes::Bytes;
 pub struct Damage {
     /// In words.
     pub problem: String,
-    /// What of the volume this object no longer has; later writes may have replaced it elsewhere. Empty if no
-    /// data is lost by it.
+    /// What of the volume this object no longer has; later writes may have replaced it elsewhere.
+    /// Empty if no data is lost by it.
     pub ranges: Vec<Range>,
     /// Whether it is not known what else the object had.
     pub unknown: bool,
@@ -34,7 +35,8 @@ impl Damage {
     }
 }
 
-/// Verifies an object of a volume; `None` if it is of a kind that has no checksums, or none of ours.
+/// Verifies an object of a volume; `None` if it is of a kind that has no checksums, or none of
+/// ours.
 #[must_use]
 pub fn verify(spec: &VolumeSpec, key: &str, object: &Bytes) -> Option<Result<(), Damage>> {
     let number = |prefix: String| catalog::parse_number(&prefix, key);
@@ -84,7 +86,8 @@ fn verify_segment(spec: &VolumeSpec, number: u64, object: &Bytes) -> Result<(), 
     damage.map_or(Ok(()), Err)
 }
 
-/// Staged records follow each other without an index: where one begins is known from the one before.
+/// Staged records follow each other without an index: where one begins is known from the one
+/// before.
 fn verify_staged(spec: &VolumeSpec, number: u64, object: &Bytes) -> Result<(), Damage> {
     if number & STAGED_BIT == 0 {
         return Err(Damage::whole("its number is none of a staged object".into()));

@@ -1,13 +1,13 @@
-//! Small objects of a store end with a line that binds what they say to their name.
+//! Small objects of a store end with a line that binds their content to their name.
 //!
 //! ```text
 //! content, then "seal ", then CRC32C of name, a zero byte and content in 8 hexadecimal digits, then a line feed
 //! ```
 //!
-//! It makes a flipped bit, a cut, and an object that lies under the name of another one known for what
-//! they are, whatever the object holds: descriptions of volumes, leases, sizes, attributes, tenants,
-//! deleted volumes, what stores say of themselves. Objects with data and maps, of which parts are
-//! read, have checksums and names of their own, and no such line.
+//! The line reveals a flipped bit, a cut, and an object that lies under another name. It is in
+//! descriptions of volumes, leases, sizes, attributes, tenants, deleted volumes, and the stores'
+//! own records. Objects with data and maps have no such line: readers read parts of them, and they
+//! have checksums and names of their own.
 
 use super::catalog;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ pub const SEAL_BYTES: usize = MARK.len() + 8 + 1;
 
 const MARK: &[u8] = b"seal ";
 
-/// What objects of a volume say by themselves whose they are.
+/// Objects of a volume that contain the identity of the volume themselves.
 const OWN_CHECKSUMS: [&str; 6] = ["seg/", "root/", "snap/", "frag/", "bundle/", "staged/"];
 
 /// Why an object is not the one of its name.
@@ -26,7 +26,7 @@ pub enum SealError {
     /// It does not end with such a line.
     #[error("it is cut short, or was not written by longhaul: it does not end with a seal")]
     Missing,
-    /// Content or name are others than when it was written.
+    /// The content or the name differs from the written one.
     #[error("it does not match its seal: it is damaged, or was written under another name")]
     Broken,
 }
@@ -50,7 +50,7 @@ pub fn seal(key: &str, content: &[Bytes]) -> Bytes {
     line.into()
 }
 
-/// The content of an object of that name, as it was read with its line.
+/// Returns the content of the object `key`, which the caller has read with its line.
 ///
 /// # Errors
 /// See [`SealError`].

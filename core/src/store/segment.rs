@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Header and footer say all that opening a volume needs; payloads are covered by the records' own
-//! checksums. Every header carries the checksum of the header before it, so that a segment of another
-//! history cannot stand in for the right one. `docs/formats.md` draws the fields.
+//! checksums. Every header carries the checksum of the header before it, so that a segment of
+//! another history cannot stand in for the right one. `docs/formats.md` draws the fields.
 
 use super::announce;
 use super::catalog::check_name;
@@ -33,11 +33,11 @@ pub const RESIZE_VERSION: u16 = 2;
 pub const STAGED_VERSION: u16 = 3;
 /// Version in the header of a segment with packed records, and perhaps staged ones.
 pub const PACKED_VERSION: u16 = 4;
-/// Version in the header of a segment about snapshots or clones: what does not know them would delete
-/// what they need.
+/// Version in the header of a segment about snapshots or clones: what does not know them would
+/// delete what they need.
 pub const NOTE_VERSION: u16 = 5;
-/// Version in the header of a segment that makes the volume smaller: what does not know it would show what was cut
-/// off.
+/// Version in the header of a segment that makes the volume smaller: what does not know it would
+/// show what was cut off.
 pub const SHRINK_VERSION: u16 = 6;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 128;
@@ -92,7 +92,8 @@ pub enum SegmentKind {
     Clone,
     /// A clone is gone.
     Forget,
-    /// Makes the volume smaller, and begins an epoch that is nobody's. Its one record discards what is cut off.
+    /// Makes the volume smaller, and begins an epoch that is nobody's. Its one record discards what
+    /// is cut off.
     Shrink,
 }
 
@@ -167,8 +168,9 @@ pub struct Token {
     pub counter: u64,
 }
 
-/// In the counter of a [`Token`]: the segment before was written by another engine. Such a segment is never deleted,
-/// so that whoever believes that the log ends there is refused its number for ever.
+/// In the counter of a [`Token`]: the segment before was written by another engine. Such a segment
+/// is never deleted, so that whoever believes that the log ends there is refused its number for
+/// ever.
 pub const BEGINS: u64 = 1 << 63;
 
 impl Token {
@@ -275,7 +277,8 @@ pub struct Footer {
     pub base: Seq,
     /// For a segment about a snapshot or a clone: which.
     pub note: Option<Note>,
-    /// For one that attaches: the key of the session that asked for it. [`KeyId::NONE`] takes no bytes.
+    /// For one that attaches: the key of the session that asked for it. [`KeyId::NONE`] takes no
+    /// bytes.
     pub key: KeyId,
 }
 
@@ -737,7 +740,8 @@ pub fn parse(object: &[u8]) -> Result<Segment, SegmentError> {
     parse_tail(header, header_crc, &object[tail.start as usize..])
 }
 
-/// Verifies a record of a segment that [`parse`] has read: its checksums, and that it is the one of the index.
+/// Verifies a record of a segment that [`parse`] has read: its checksums, and that it is the one of
+/// the index.
 ///
 /// # Errors
 /// [`SegmentError::Record`].

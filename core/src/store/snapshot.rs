@@ -1,8 +1,9 @@
 //! Snapshots and clones, as the log of a volume knows them.
 //!
-//! A snapshot is a fact of the log: the volume as it was after the segment that says so. A clone is a
-//! volume that begins there; the log of its parent knows of it before it exists, and forgets it when it
-//! is gone, so that what it needs stays.
+//! A snapshot is a fact of the log: the content of the volume after the segment that takes it. A
+//! clone is a volume that begins with that content. The log of its parent knows of the clone before
+//! the clone exists, so that the parent keeps the clone's objects. It forgets the clone once the
+//! clone is gone.
 
 use super::segment::{Note, Segment, SegmentKind};
 use crate::block::VolumeId;
@@ -19,15 +20,15 @@ pub const MAX_CLONES: usize = 1 << 14;
 pub struct Snapshot {
     /// The segment that took it: it is what the volume was after that.
     pub segment: u64,
-    /// Its identity, under which it is read.
+    /// Its identity; a host reads the snapshot under it.
     pub id: VolumeId,
     /// Its name.
     pub name: String,
-    /// When it was taken, seconds since 1970.
+    /// The time of the snapshot, seconds since 1970.
     pub created: u64,
     /// Its size in sectors.
     pub sectors: u64,
-    /// It was deleted, and stays for its clones.
+    /// An operator deleted it; it stays for its clones.
     pub hidden: bool,
 }
 
@@ -52,8 +53,8 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// As a root says: snapshots in order of their segments, clones in order of their identities. `None` if that
-    /// cannot be.
+    /// As a root says: snapshots in order of their segments, clones in order of their identities.
+    /// `None` if that cannot be.
     #[must_use]
     pub(super) fn new(list: Vec<Snapshot>, clones: Vec<CloneOf>) -> Option<Snapshots> {
         let list: Vec<Arc<Snapshot>> = list.into_iter().map(Arc::new).collect();
@@ -151,7 +152,7 @@ impl Snapshots {
         Ok(())
     }
 
-    /// What the next segment of the log says about snapshots and clones, of a volume of `sectors`.
+    /// Applies the next segment of the log, of a volume of `sectors`, to the snapshots and clones.
     pub(super) fn commit(&mut self, segment: &Segment, sectors: u64) {
         let Some(note) = &segment.footer.note else { return };
         let Note { segment: number, id, created, ref name } = *note;
@@ -185,7 +186,7 @@ impl Snapshots {
         }
     }
 
-    /// What is told of a snapshot.
+    /// Describes a snapshot for an answer.
     #[must_use]
     pub fn info(&self, snapshot: &Snapshot) -> SnapshotInfo {
         let clones = self.clones.iter().filter(|clone| clone.segment == snapshot.segment);

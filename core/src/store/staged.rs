@@ -1,9 +1,9 @@
-//! Staged objects: data that a store has made ready to be written to a volume.
+//! Staged objects: data that a store has prepared for a write to a volume.
 //!
-//! A staged object is data records back to back, nothing else, under a number drawn at random with
-//! the highest bit set. The records are about sectors of the volume that the object is for, so that
-//! the map can point at them as at those of a segment, and carry the object's number where others
-//! carry the number of their write: a read that ends up in another object is noticed.
+//! A staged object is a sequence of data records and nothing else. Its number is random with the
+//! highest bit set. The records are about sectors of the destination volume, so that the map can
+//! point at them like at records of a segment. They carry the number of the object where other
+//! records carry the number of their write. So a reader notices a read from another object.
 
 use crate::block::{BLOCK_SECTORS, Epoch, Range, SECTOR_BYTES, VolumeId};
 use crate::pack::{Packer, Packing};
@@ -12,7 +12,7 @@ use crate::store::map::Place;
 use crate::wire::link::{ReadPart, StagedRun};
 use bytes::Bytes;
 
-/// What is to be an object.
+/// The content of a future object.
 #[derive(Debug)]
 pub(super) struct Staged {
     /// Runs in order.
@@ -21,13 +21,13 @@ pub(super) struct Staged {
     pub data: Vec<Bytes>,
 }
 
-/// Encodes what was read as volume `from`, for volume `into`, whose sector `lba` it is to begin at. Payloads are not
-/// copied.
+/// Encodes data of volume `from` for volume `into`, where it begins at sector `lba`. The function
+/// copies no payload.
 ///
 /// # Errors
-/// [`RecordError::NoKey`] if it is encrypted; others if data no longer matches the checksums that it was stored with. They are looked
-/// at once more when the new ones have been computed, so that there is no moment at which nothing
-/// covers the data.
+/// [`RecordError::NoKey`] if the data is encrypted; others if the data does not match its stored
+/// checksums. The function verifies these once more after it has computed the new ones. So a
+/// checksum covers the data at every moment.
 pub(super) fn encode(
     (from, into): (VolumeId, VolumeId),
     epoch: Epoch,
@@ -35,7 +35,7 @@ pub(super) fn encode(
     lba: u64,
     parts: &[ReadPart],
 ) -> Result<Staged, RecordError> {
-    // Without keys: what is encrypted is the host's to copy.
+    // Without keys: only the host can copy encrypted data.
     let mut unpacker = Packer::new(from, Packing::default());
     let mut staged = Staged { runs: Vec::new(), data: Vec::new() };
     let (pieces, sectors) = (Vec::new(), 0);
@@ -74,7 +74,7 @@ struct Writer {
     into: VolumeId,
     epoch: Epoch,
     object: u64,
-    /// The first sector of the record being collected.
+    /// The first sector of the record that this collects.
     at: u64,
     offset: u32,
     pieces: Vec<Bytes>,
@@ -84,7 +84,7 @@ struct Writer {
 impl Writer {
     fn push(&mut self, mut data: Bytes, staged: &mut Staged) {
         while !data.is_empty() {
-            // Cut where the checksums of the volume are cut.
+            // Cuts where the volume cuts its checksums.
             let full = (self.at + MAX_RECORD_SECTORS) / BLOCK_SECTORS * BLOCK_SECTORS - self.at;
             let take = (full - self.sectors).min(data.len() as u64 / SECTOR_BYTES);
             self.pieces.push(data.split_to((take * SECTOR_BYTES) as usize));
@@ -111,10 +111,11 @@ impl Writer {
     }
 }
 
-/// Verifies the record of a staged object of `volume` that a map entry beginning at sector `lba` points at.
+/// Verifies the record of a staged object of `volume` at `place`. The map entry begins at sector
+/// `lba`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The damage of the record.
 pub fn check(volume: VolumeId, object: &Bytes, lba: u64, place: Place) -> Result<(), RecordError> {
     let offset = place.offset() as usize;
     if offset > object.len() {

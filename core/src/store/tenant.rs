@@ -4,8 +4,8 @@
 //! tenants/NAME/0000000000000001    what a tenant may have and do: the last one counts
 //! ```
 //!
-//! A volume of a tenant is called `TENANT/NAME` everywhere but at the tenant's own sessions, which know nothing of the
-//! first half. Volumes without a tenant are the installation's own.
+//! A volume of a tenant is called `TENANT/NAME` everywhere but at the tenant's own sessions, which
+//! know nothing of the first half. Volumes without a tenant are the installation's own.
 
 use super::catalog::{CatalogError, check_name, parse_number};
 use super::throttle::Rates;
@@ -76,15 +76,16 @@ pub fn parse_key(key: &str) -> Option<(&str, u64)> {
     Some((tenant, parse_number("", number)?))
 }
 
-/// The limits that a store keeps requests to: its part, of that many stores that do so for the tenant, of what
-/// the tenant may do. None is less than one a second.
+/// The limits that a store keeps requests to: its part, of that many stores that do so for the
+/// tenant, of what the tenant may do. None is less than one a second.
 #[must_use]
 pub fn rates(limits: &TenantLimits, stores: u64) -> Rates {
     let part = |limit: Option<u64>| limit.map(|limit| (limit / stores.max(1)).max(1));
     Rates { operations: part(limits.max_iops), bytes: part(limits.max_rate) }
 }
 
-/// The content of the object at [`key`]: what the tenant may have and do, or that there is no such tenant any more.
+/// The content of the object at [`key`]: what the tenant may have and do, or that there is no such
+/// tenant any more.
 #[must_use]
 pub fn encode(limits: Option<&TenantLimits>) -> Vec<u8> {
     let rated = limits.is_some_and(|limits| limits.max_iops.is_some() || limits.max_rate.is_some());

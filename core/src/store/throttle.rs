@@ -1,20 +1,27 @@
-//! What a tenant asks of a store, at the pace that its limits allow: requests wait here until they may pass.
+//! Lets the requests of a tenant pass at the pace of its limits: a request waits here until it may
+//! pass.
 //!
-//! A token bucket for operations and one for bytes fill at the tenant's limits and hold a second's worth. What is
-//! in them is dealt to the volumes that have something waiting, a quantum at a time, always to the one that has been dealt
-//! the least since it began to wait: start-time fair queueing (Goyal, Vin, Cheng 1996), with tokens for a link. A
-//! volume deals what it gets to its lanes in the same way, by their weight. What a lane has been dealt is saved
-//! up for its first request, which passes when all that it costs is there.
+//! One token bucket counts operations and one counts bytes. Each fills at the tenant's limit and
+//! holds the tokens of one second. The throttle deals the tokens to the volumes with waiting
+//! requests, a quantum at a time. The next quantum goes to the volume that has got the least since
+//! it began to wait. This is start-time fair queueing (Goyal, Vin, Cheng 1996), with tokens for a
+//! link. A volume deals its tokens to its lanes in the same way, by their weight. A lane saves its
+//! tokens for its first request, which passes when the lane has its whole cost.
 //!
-//! So a request takes from nobody else for longer than a quantum, however large it is: others are dealt theirs
-//! while it saves. Nothing is rejected, and nothing waits for ever: the least urgent lane of a volume gets 1/11 of its
-//! share, whatever the others want.
+//! So a request takes tokens from others for at most a quantum, however large it is: others get
+//! theirs while it saves. The throttle rejects nothing, and nothing waits for ever. The least
+//! urgent lane of a volume gets 1/11 of the volume's share, whatever the others want.
 //!
-//! Promises: over any span no more passes than the limit times the span, a second's worth, and what requests that
-//! waited at its start had saved up, which is less than one for each lane of a volume. Volumes that lack tokens
-//! all the time are dealt the same, but for a quantum; one that comes to lack some is dealt to next. Requests of a lane
-//! of a volume pass in their order. It must not know what a request is, nor who carries it out; how much waits
-//! is bounded by who hands it over.
+//! Promises:
+//! - The cost of the requests that pass in a span is at most the limit times the span, plus two
+//!   amounts. These are the tokens of one second, and the savings at the start of the span. The
+//!   savings are less than one request for each lane of a volume.
+//! - Volumes that lack tokens all the time get the same amount, but for a quantum. A volume that
+//!   begins to lack tokens gets the next ones.
+//! - Requests of a lane of a volume pass in their order.
+//!
+//! The throttle must not know the content of a request or the part that executes it. The caller
+//! bounds the waiting requests.
 
 mod cost;
 #[cfg(test)]
@@ -29,10 +36,10 @@ use crate::wire::link::Lane;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// What an idle time saves up for.
+/// The time of idleness that a bucket saves up tokens for.
 const BURST: Duration = Duration::from_secs(1);
-/// What is dealt at once: as much as comes in in so much time, and at least [`LEAST`]. A millisecond is what
-/// timers of the shell can tell apart.
+/// The income of this time is the quantum, the amount of one deal, which is at least [`LEAST`]. The
+/// timers of the store service can distinguish a millisecond.
 const QUANTUM: Duration = Duration::from_millis(1);
 /// Operations and bytes that are dealt at once at least, unless a second's worth is less.
 const LEAST: [u64; KINDS] = [1, 4096];
@@ -41,7 +48,7 @@ const LEAST: [u64; KINDS] = [1, 4096];
 const KINDS: usize = 2;
 /// Reads, reading ahead, batches.
 const LANES: usize = 3;
-/// What a token counts for in each of these lanes: they share 8:2:1.
+/// The weight of a token in each of these lanes: they share 8:2:1.
 const STRIDE: [u64; LANES] = [1, 4, 8];
 
 /// Limits of a tenant; nothing is no limit.
@@ -62,10 +69,10 @@ pub struct Waiting {
     pub bytes: u64,
 }
 
-/// What became of requests since the beginning.
+/// Counts of the fates of requests since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// What those cost that passed.
+    /// The cost of the passed requests.
     pub passed: Cost,
     /// Requests that passed and had to wait.
     pub throttled: u64,
@@ -73,10 +80,10 @@ pub struct Totals {
     pub time: Duration,
 }
 
-/// The requests of one tenant; `T` is what is to be carried out.
+/// The requests of one tenant; `T` is the request itself.
 ///
-/// Inputs are `handle_*`, `set` and `release`; after any of them [`Throttle::poll`] gives what may pass. `now`
-/// never goes back.
+/// Inputs are `handle_*`, `set` and `release`; after any of them [`Throttle::poll`] gives the
+/// requests that may pass. `now` never goes back.
 #[derive(Debug)]
 pub struct Throttle<T> {
     /// The limits are: before that everything waits.
@@ -84,7 +91,7 @@ pub struct Throttle<T> {
     pools: [Pool; KINDS],
     /// Those with something waiting, and those that were dealt more than others lately.
     volumes: BTreeMap<VolumeId, Volume<T>>,
-    /// So many volumes are looked through for those that are not needed.
+    /// At this number of volumes the throttle drops those without a use.
     tidy_at: usize,
     passed: VecDeque<T>,
     /// Before that nothing more can pass.
@@ -98,7 +105,8 @@ pub struct Throttle<T> {
 struct Pool {
     limit: Limit,
     least: u64,
-    /// What the volume that was dealt to last had been dealt before: who comes to lack some begins there.
+    /// The amount that the last served volume had got before. A volume that begins to lack tokens
+    /// begins there.
     reached: u64,
     /// The most that a volume has been dealt: all begin there once none lacks any.
     furthest: u64,
@@ -152,7 +160,7 @@ struct Queue<T> {
     requests: VecDeque<Request<T>>,
     /// For the first of them.
     saved: [u64; KINDS],
-    /// What was dealt, times the stride.
+    /// The tokens of each lane, times the stride.
     dealt: [u64; KINDS],
     lacks: [bool; KINDS],
 }
@@ -196,7 +204,7 @@ impl<T> Default for Throttle<T> {
 }
 
 impl<T> Throttle<T> {
-    /// Lets nothing pass until the limits are known.
+    /// Lets nothing pass until it has limits.
     #[must_use]
     pub fn new() -> Throttle<T> {
         let pool = |least| Pool {
@@ -218,8 +226,8 @@ impl<T> Throttle<T> {
         }
     }
 
-    /// These are the limits from now on, none less than one a second. What passed before under another limit is
-    /// still to be paid for; nothing is saved up in a bucket whose limit changes.
+    /// Sets the limits, none less than one a second. Requests that passed under the old limit still
+    /// have to be paid for. A bucket whose limit changes has no savings.
     pub fn set(&mut self, now: Time, rates: Rates) {
         self.known = true;
         for (pool, rate) in self.pools.iter_mut().zip([rates.operations, rates.bytes]) {
@@ -236,7 +244,7 @@ impl<T> Throttle<T> {
         self.deal(now);
     }
 
-    /// The limits; nothing if they are not known yet.
+    /// The limits; `None` if they are unknown.
     #[must_use]
     pub fn rates(&self) -> Option<Rates> {
         let [operations, bytes] = &self.pools;
@@ -267,7 +275,7 @@ impl<T> Throttle<T> {
         }
     }
 
-    /// Something that does not wait: it is paid for afterwards.
+    /// Counts a request that does not wait. Its cost delays later requests.
     pub fn handle_urgent(&mut self, now: Time, cost: Cost) {
         let costs = [cost.operations, cost.bytes];
         for (pool, cost) in self.pools.iter_mut().zip(costs).filter(|(pool, _)| pool.is_limited()) {
@@ -277,7 +285,7 @@ impl<T> Throttle<T> {
         self.totals.passed.bytes += cost.bytes;
     }
 
-    /// A session is over: what waits of it is forgotten.
+    /// A session has ended: the throttle forgets its waiting requests.
     pub fn handle_session_closed(&mut self, now: Time, session: SessionId) {
         let mut waiting = Waiting::default();
         let mut changed = Vec::new();
@@ -304,7 +312,8 @@ impl<T> Throttle<T> {
         self.deal(now);
     }
 
-    /// Lets pass what waits of a volume that is no longer served here, for it to be told so.
+    /// Lets the requests of a volume that this store no longer serves pass, so that their senders
+    /// get that answer.
     pub fn release(&mut self, now: Time, volume: VolumeId) {
         let Some(found) = self.volumes.get_mut(&volume) else { return };
         for queue in &mut found.lanes {
@@ -323,7 +332,7 @@ impl<T> Throttle<T> {
         self.passed.pop_front()
     }
 
-    /// When [`Throttle::handle_timeout`] wants to be called; a time that has passed means at once.
+    /// The time at which [`Throttle::handle_timeout`] wants a call; a past time means at once.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.due
@@ -335,7 +344,7 @@ impl<T> Throttle<T> {
         self.waiting
     }
 
-    /// What became of the rest.
+    /// Counts of the other fates.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
@@ -343,14 +352,14 @@ impl<T> Throttle<T> {
 
     /// Deals what there is.
     fn deal(&mut self, now: Time) {
-        // What a request lacks of one kind is seen once it has been dealt the other.
+        // A request shows what it lacks of one kind only after it has got the other kind.
         while (0..KINDS).any(|kind| self.deal_kind(now, kind)) {}
         let due = (0..KINDS).filter_map(|kind| self.due(now, kind));
         self.due = due.min();
     }
 
-    /// When a request may have what it lacks of a kind, if it gets all that comes in; in any case before the bucket runs
-    /// over.
+    /// The time at which a request may have its missing tokens of a kind, if it gets the whole
+    /// income. It is never later than the overflow of the bucket.
     fn due(&self, now: Time, kind: usize) -> Option<Time> {
         let pool = &self.pools[kind];
         let volumes = pool.lacking.iter().filter_map(|(_, id)| self.volumes.get(id));
@@ -417,7 +426,7 @@ impl<T> Throttle<T> {
             for queue in &mut volume.lanes {
                 let now_lacks = lacks(queue, kind);
                 if now_lacks && !queue.lacks[kind] {
-                    // What it was not dealt while it wanted nothing is not made good.
+                    // A volume gets no compensation for the time in which it wanted nothing.
                     queue.dealt[kind] = queue.dealt[kind].max(volume.reached[kind]);
                 }
                 queue.lacks[kind] = now_lacks;

@@ -1,12 +1,13 @@
-//! What becomes of a volume that is deleted: a line of records, each created put-if-absent under the next number.
+//! Decides the fate of deleted volumes: a series of records for each volume. Each record has the
+//! next number, created put-if-absent.
 //!
 //! ```text
-//! deleted/ID/0000000000000001      the newest one says what was decided about the volume last
+//! deleted/ID/0000000000000001      the newest one has the last decision about the volume
 //! ```
 //!
-//! A volume that is deleted loses its name and keeps its data until its time is up. Until then it can be given a name
-//! again; of that and the removal of the data one wins, the one that has the next number. The newest record of a
-//! volume stays as long as its data, so that no number is taken twice.
+//! A deleted volume loses its name and keeps its data for a time. Until then it can get a name
+//! again. If a restoration and the removal of the data compete, the one that gets the next number
+//! wins. The newest record of a volume stays as long as its data, so that no number comes twice.
 
 pub use super::catalog::TRASH_PREFIX;
 use super::catalog::{CatalogError, SpecParts, VolumeSpec, check_size, parse_number};
@@ -17,11 +18,11 @@ use serde::{Deserialize, Serialize};
 /// Most bytes of an encoded [`Record`].
 pub const MAX_RECORD_BYTES: usize = 16 << 10;
 
-/// What was decided about a volume.
+/// A decision about a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
-    /// It is deleted: its name goes, its data stays for a time.
+    /// Deleted: the volume loses its name, and its data stays for a time.
     Deleted,
     /// It gets a name again, or keeps the one it has.
     Restored,
@@ -29,12 +30,13 @@ pub enum Decision {
     Purged,
 }
 
-/// A decision, and all that is needed to carry it out.
+/// A decision, with all facts for its execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// What was decided.
     pub decision: Decision,
-    /// When, in seconds since 1970; of one that takes back a restoration, when the volume had been deleted.
+    /// The time in seconds since 1970. If the decision takes a restoration back, this is the time
+    /// of the deletion.
     pub at: u64,
     /// The volume, with the name that it had, or is to get.
     pub spec: VolumeSpec,
@@ -42,7 +44,7 @@ pub struct Record {
     pub sectors: u64,
 }
 
-/// What to do about a record that was made some time ago, by whoever finds it.
+/// The next step for a record that has had its time, for any store that finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing before this second.
@@ -51,23 +53,23 @@ pub enum Next {
     Nothing,
     /// Remove the data: its time is up.
     Purge,
-    /// The deletion was cut short before the name went: the volume stays what it was.
+    /// The deletion stopped before the volume lost its name: the volume stays as it was.
     Keep,
-    /// The restoration was cut short before there was a name: the volume is still deleted.
+    /// The restoration stopped before the volume had a name: the volume stays deleted.
     TakeBack,
-    /// Remove what is left, which is not the newest word on any volume.
+    /// Remove the rest, which is not the newest record of any volume.
     Forget,
     /// Go on with removing the data.
     Remove,
 }
 
-/// How long whoever has made a record is left alone with carrying it out, in seconds. A guess: longer than a client of an
-/// object store tries.
+/// For this number of seconds other stores leave the execution to the store that made the record. A
+/// guess: longer than the retries of an object store's client.
 pub const HANDS_OFF: u64 = 60;
 
 impl Record {
-    /// What to do about it, if it is the newest. `named`: the volume has the name that the record says. `before`: the record
-    /// before is still there.
+    /// The next step for this record, if it is the newest one. `named`: the volume has the name in
+    /// the record. `before`: the record before still exists.
     #[must_use]
     pub fn next(&self, now: u64, grace: u64, named: bool, before: bool) -> Next {
         let settled = self.at.saturating_add(HANDS_OFF);
@@ -115,7 +117,7 @@ impl Record {
         out
     }
 
-    /// Reads what [`Record::encode`] wrote; `key` is where it was found.
+    /// Reads the output of [`Record::encode`]; `key` is the key of the object.
     ///
     /// # Errors
     /// [`CatalogError::Trash`] unless it is the record of a valid volume of that key.
@@ -136,7 +138,7 @@ impl Record {
         if parse_key(key).map(|(id, _)| id) != Some(spec.id) {
             return Err(bad(format!("it is of volume {}", spec.id)));
         }
-        // It may have become smaller than it was created.
+        // The volume may be smaller than at its creation.
         check_size(stored.sectors, spec.block_bytes).map_err(|error| bad(error.to_string()))?;
         let Stored { decision, at, sectors, .. } = stored;
         Ok(Record { decision, at, spec, sectors })
@@ -211,7 +213,7 @@ mod tests {
             let error = Record::decode(&key, text.replace(from, to).as_bytes()).unwrap_err();
             assert!(error.to_string().contains(&key), "{error}");
         }
-        // It had been made smaller.
+        // An operator had made the volume smaller.
         let smaller = Record { sectors: 8, ..record() };
         assert_eq!(Record::decode(&key, &smaller.encode()), Ok(smaller));
         assert!(Record::decode(&key, &[b' '; MAX_RECORD_BYTES + 1]).is_err());

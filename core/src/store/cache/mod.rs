@@ -1,19 +1,19 @@
 //! Pieces of immutable objects on a local disk, in front of the object store.
 //!
-//! The read cache of hosts ([`crate::cache`]) with another address: it knows lines of 16 KiB by number,
-//! and an object has the lines from a number on that its identity gives, by a hash. Two objects
-//! may come to lie over each other, hence each block says whose it is: 4096 bytes of the cache are
-//! a *cell*, 32 bytes of identity and up to 4064 bytes of the object. `docs/formats.md` draws it.
+//! This is the read cache of hosts ([`crate::cache`]) with another address. It knows lines of 16
+//! KiB by number. A hash of an object's identity gives the first line of the object. Two objects
+//! may come to lie over each other, so each block names its object. A block of 4096 bytes is a
+//! *cell*: 32 bytes of identity and up to 4064 bytes of the object. `docs/formats.md` draws it.
 //!
 //! Promises:
-//! - what it gives out is what the object store gave out, or took, for these bytes of that object.
-//!   Objects do not change, so nothing can be old; one that is deleted is forgotten, and its name does not
-//!   come again;
-//! - a cell from the disk is verified, and the very one that was written there;
-//! - a disk that fails turns the cache off and fails no read.
+//! - The cache returns the bytes that the object store returned or took for this part of the
+//!   object. Objects do not change, so nothing can be old. The cache forgets a deleted object, and
+//!   the name of that object does not come again.
+//! - The cache verifies each cell from the disk, and that the cell is the one that it wrote there.
+//! - A disk that fails turns the cache off and fails no read.
 //!
-//! It must not know what is in an object. Whether those bytes are any good is for the reader to see, who
-//! says so with [`Copies::Bad`](super::Copies).
+//! The cache must not know the content of an object. The reader judges the bytes, and reports bad
+//! ones with [`Copies::Bad`](super::Copies).
 
 #[cfg(test)]
 mod tests;
@@ -36,7 +36,8 @@ const CELL_VERSION: u128 = 1;
 const CELL_HEADER_BYTES: usize = 32;
 /// Bytes of an object in a cell.
 pub const CELL_BYTES: u64 = BLOCK_BYTES - CELL_HEADER_BYTES as u64;
-/// Lines that an object may have: bytes behind the first 128 MiB are not kept. Segments have less.
+/// Lines that an object may have: the cache keeps no bytes behind the first 128 MiB. Segments have
+/// less.
 const OBJECT_LINES: u64 = (128 << 20) / (LINE_BLOCKS * CELL_BYTES) + 1;
 /// Everything is true as of any time.
 const ALWAYS: Moment = Moment { epoch: 1, host: HostId(0), seq: 0 };
@@ -52,7 +53,7 @@ struct RawCell {
 
 const _: () = assert!(size_of::<RawCell>() == CELL_HEADER_BYTES);
 
-/// Which object: of a volume, the segment or staged object of that number.
+/// The name of an object: the volume, and the number of the segment or staged object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectId {
     /// Whose.
@@ -61,10 +62,10 @@ pub struct ObjectId {
     pub number: u64,
 }
 
-/// What somebody should know.
+/// Trouble that an operator should know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The disk has failed: it is not used any more.
+    /// The disk has failed: the cache does not use it any more.
     Failed(String),
     /// A cell was damaged.
     Damaged(String),
@@ -117,13 +118,13 @@ impl ObjectCache {
         Load::new(geometry, Some(identity(installation)))
     }
 
-    /// The cache, once its file is read. `tag` is a random number for a file in which nothing was found;
-    /// a change of the index may stay out of the file for `interval`.
+    /// Makes the cache, once the caller has loaded its file. `tag` is a random number for a file
+    /// without a valid index. A change of the index may be missing in the file for `interval`.
     #[must_use]
     pub fn new(now: Time, load: Load, installation: u128, tag: u128, interval: Duration) -> Self {
         let mut cache = load.finish(identity(installation), tag);
         cache.set_interval(interval);
-        // Nothing was written to what does not change.
+        // No range has changed: the cached objects never change.
         cache.handle_changes(now, &Changes::Ranges(Vec::new()));
         ObjectCache {
             cache,
@@ -134,7 +135,7 @@ impl ObjectCache {
         }
     }
 
-    /// The bytes to fetch, where these are wanted: whole cells.
+    /// The bytes to fetch for these wanted bytes: whole cells.
     #[must_use]
     pub fn whole(range: &std::ops::Range<u64>) -> std::ops::Range<u64> {
         let cells = cells(range);
@@ -162,12 +163,12 @@ impl ObjectCache {
         Some(id)
     }
 
-    /// What was found, or that it was not found after all.
+    /// The next answer: the bytes, or `None` if the cache does not have them after all.
     pub fn poll_found(&mut self) -> Option<(u64, Option<Bytes>)> {
         self.found.pop_front()
     }
 
-    /// A read of `range` had to be answered by the object store.
+    /// The object store had to answer a read of `range`.
     pub fn missed(&mut self, range: &std::ops::Range<u64>) {
         self.status.misses += 1;
         self.status.miss_bytes += range.end - range.start;
@@ -209,7 +210,7 @@ impl ObjectCache {
         }
     }
 
-    /// The object is deleted, or what is here of it has turned out to be bad.
+    /// The object is deleted, or its bytes here have turned out to be bad.
     pub fn forget(&mut self, now: Time, object: ObjectId) {
         let line = self.line(object);
         let range = Range::new(line * LINE_SECTORS, OBJECT_LINES * LINE_SECTORS);

@@ -20,7 +20,7 @@ impl Rng {
 struct Rig {
     cache: ObjectCache,
     geometry: Geometry,
-    /// What the process sees, and what a power cut leaves of it at least.
+    /// The file as the process sees it, and the least that a power cut leaves of it.
     file: Vec<u8>,
     stable: Vec<u8>,
     written: Vec<std::ops::Range<usize>>,
@@ -93,7 +93,7 @@ impl Rig {
         }
     }
 
-    /// The power fails: of what was not synced some sectors are there. Then another process begins.
+    /// The power fails. Some of the unsynced sectors survive. Then another process begins.
     fn crash(&mut self, rng: &mut Rng) {
         for range in std::mem::take(&mut self.written) {
             for at in range.step_by(512) {
@@ -115,7 +115,7 @@ impl Rig {
         data
     }
 
-    /// What a store does: a hit, or the object store's answer, which is offered.
+    /// Works like a store: takes a hit, or offers the object store's answer to the cache.
     fn access(&mut self, object: ObjectId, bytes: u64, range: std::ops::Range<u64>) -> bool {
         if let Some(data) = self.get(object, range.clone()) {
             assert_eq!(data, content(object, bytes, &range), "{object:?} {range:?}");
@@ -134,7 +134,7 @@ fn object(volume: u128, number: u64) -> ObjectId {
     ObjectId { volume: VolumeId(volume), number }
 }
 
-/// What an object of so many bytes holds.
+/// The content of an object of `bytes` bytes.
 fn content(object: ObjectId, bytes: u64, range: &std::ops::Range<u64>) -> Bytes {
     let salt = mix(object.volume.0 as u64 ^ mix(object.number));
     let range = range.start.min(bytes)..range.end.min(bytes);
@@ -239,7 +239,7 @@ fn another_installation_or_rubbish_is_an_empty_cache() {
     assert!(!rig.access(one, 1 << 20, 0..100));
 }
 
-/// Whatever happens to the disk, what is given out is what the object holds.
+/// The cache returns the content of the object, in spite of any fault of the disk.
 #[test]
 fn nothing_wrong_is_ever_given_out() {
     let (mut hits, mut hits_after_crash) = (0, 0);
@@ -264,7 +264,8 @@ fn nothing_wrong_is_ever_given_out() {
                     let whole = 0..bytes.next_multiple_of(CELL_BYTES);
                     let data = content(object, bytes, &whole);
                     rig.cache.offer(NOW, Source::Write, object, &whole, &data);
-                    // Not carried out: under way while others are asked for, or lost with a crash.
+                    // The disk has not executed it: it is in progress during other reads, or a
+                    // crash loses it.
                     if rng.below(2) == 0 {
                         rig.crash(&mut rng);
                     }

@@ -2,7 +2,7 @@
 
 use crate::wire::link::MAX_NAME_BYTES;
 
-/// Why a volume cannot be what was asked for.
+/// The reason why a volume cannot be as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogError {
     /// Not a name.
@@ -17,12 +17,12 @@ pub enum CatalogError {
          letter or digit"
     )]
     Tenant(String),
-    /// Not what is known of a tenant.
+    /// The object is no record of a tenant.
     #[error("object {key} does not describe a tenant: {reason}; bring it back from a copy")]
     TenantRecord {
         /// Of the object.
         key: String,
-        /// What is wrong with it.
+        /// The damage of the record.
         reason: String,
     },
     /// Not a block size.
@@ -33,7 +33,7 @@ pub enum CatalogError {
         "a volume of {sectors} sectors cannot be: use a positive multiple of {block_bytes} bytes, at most 4 EiB"
     )]
     Size {
-        /// What was asked for.
+        /// The requested size.
         sectors: u64,
         /// With this block size.
         block_bytes: u32,
@@ -46,7 +46,7 @@ pub enum CatalogError {
     Shrink {
         /// Its size in bytes.
         have: u64,
-        /// The size that was asked for, in bytes.
+        /// The requested size in bytes.
         asked: u64,
     },
     /// Not a description.
@@ -56,15 +56,15 @@ pub enum CatalogError {
     Spec {
         /// Of the object.
         key: String,
-        /// What is wrong with it.
+        /// The damage of the object.
         reason: String,
     },
-    /// Not a record of what is deleted.
+    /// The object is no record of a deleted volume.
     #[error("object {key} does not say what is deleted: {reason}; bring it back from a copy")]
     Trash {
         /// Of the object.
         key: String,
-        /// What is wrong with it.
+        /// The damage of the object.
         reason: String,
     },
     /// Not a lease.
@@ -72,7 +72,7 @@ pub enum CatalogError {
     Lease {
         /// Of the object.
         key: String,
-        /// What is wrong with it.
+        /// The damage of the object.
         reason: String,
     },
 }

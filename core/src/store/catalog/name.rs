@@ -1,4 +1,4 @@
-//! What names and numbers in keys may be.
+//! Rules for names and numbers in keys.
 
 use super::error::CatalogError;
 use crate::wire::link::MAX_NAME_BYTES;

@@ -8,11 +8,11 @@ use crate::wire::link::{VolumeError, attribute_digest};
 use bytes::Bytes;
 use std::time::Duration;
 
-/// How often an attribute is looked for whose value goes while it is read, and the pause in between:
-/// lists may lag behind deletions for a moment.
+/// The number of searches for an attribute whose value goes while the store reads it, and the pause
+/// in between. Lists may lag behind deletions for a moment.
 const TRIES: (usize, Duration) = (8, Duration::from_millis(50));
 
-/// Reads an attribute of a volume; empty if it was never set.
+/// Reads an attribute of a volume; empty if no host has set it.
 #[derive(Clone, Debug)]
 pub struct ReadAttribute {
     /// The volume.
@@ -51,14 +51,14 @@ fn lags(name: &str) -> Halt {
     failed(format!("the list of the values of {name} lags behind; try again")).into()
 }
 
-/// Replaces an attribute of a volume, on behalf of the host of an epoch.
+/// Replaces an attribute of a volume, for the host of an epoch.
 ///
-/// The caller has seen to it that the epoch is not over as far as this store knows. Where another
-/// store knows better, the value is written and does not count: one of a newer epoch, which its host
-/// writes before it serves initiators, comes after it.
+/// The caller has checked that the epoch has not ended, as far as this store knows. If another
+/// store knows of a newer epoch, the value exists but does not count. The host of the newer epoch
+/// writes its own value before it serves initiators, and that value comes after this one.
 ///
-/// It fails if a newer epoch has set the attribute, or the objects cannot be written. Then the old value stands,
-/// unless the store failed: then it may be either.
+/// It fails if a newer epoch has set the attribute, or the store cannot write the objects. Then the
+/// old value stands. If the object store failed, either value may stand.
 #[derive(Clone, Debug)]
 pub struct SetAttribute {
     /// The volume.
@@ -69,9 +69,9 @@ pub struct SetAttribute {
     pub name: String,
     /// The new value.
     pub data: Bytes,
-    /// The [digest](attribute_digest) of the only value that it may replace. If there is another value than both,
-    /// [`VolumeError::Changed`] says so. It may also say so although the new value was set, if that was replaced
-    /// at once.
+    /// The [digest](attribute_digest) of the only value that this may replace. If the value is
+    /// neither that one nor the new one, the answer is [`VolumeError::Changed`]. The answer may be
+    /// the same if another write replaced the new value at once.
     pub replaces: Option<[u8; 32]>,
 }
 
@@ -88,8 +88,9 @@ impl Procedure for SetAttribute {
 
 impl SetAttribute {
     fn set(&self, facts: &mut Facts<'_>) -> Result<(), Halt> {
-        // Numbers below are taken, whether a list says so or not. One may have been taken by this very value, in
-        // an attempt whose answer was lost: then it is set twice, to the same.
+        // Numbers below are in use, whether a list shows them or not. If the answer of an attempt
+        // got lost, this very value may have taken one. Then the attribute gets the same value
+        // twice.
         let mut least = 1;
         loop {
             let values = values(facts, self.volume, &self.name)?;
@@ -111,11 +112,11 @@ impl SetAttribute {
             let before = values(facts, *volume, name)?;
             let number = number_after(&before, *epoch)?;
             let found = read(facts, *volume, name)?;
-            // Else it is not certain which of them was found.
+            // Otherwise the store does not know which of them it has read.
             if values(facts, *volume, name)? != before {
                 continue;
             }
-            // Set by an attempt whose answer was lost.
+            // An attempt whose answer got lost set this value.
             if found == *data {
                 return Ok(());
             }
@@ -123,7 +124,8 @@ impl SetAttribute {
                 return Err(VolumeError::Changed.into());
             }
             if self.put(facts, number)? {
-                // The number may have been another store's, whose value was replaced already.
+                // The number may belong to another store, whose value a later one has replaced
+                // already.
                 if values(facts, *volume, name)?.last() != Some(&(*epoch, number)) {
                     return Err(VolumeError::Changed.into());
                 }
@@ -133,7 +135,7 @@ impl SetAttribute {
         Err(lags(name))
     }
 
-    /// Creates the value; false if its number is taken.
+    /// Creates the value; false if its number is in use.
     fn put(&self, facts: &mut Facts<'_>, number: u64) -> Result<bool, Halt> {
         let key = catalog::attribute_key(self.volume, &self.name, self.epoch, number);
         match facts.put(&key, self.data.clone())? {

@@ -1,4 +1,5 @@
-//! Which store serves a volume: to take the lease of a volume, to close a volume for good, and to open it again.
+//! Decides which store serves a volume. It takes the lease of a volume, closes a volume for good,
+//! and opens it again.
 
 use super::{Facts, Halt, Known, Note, Procedure, failed};
 use crate::block::VolumeId;
@@ -20,9 +21,9 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 pub struct LeaseHolder {
     /// Which store.
     pub id: StoreId,
-    /// Which process of it.
+    /// The process of the store.
     pub incarnation: u128,
-    /// Where it is reached.
+    /// The addresses of the store.
     pub addresses: Vec<String>,
 }
 
@@ -33,34 +34,34 @@ impl LeaseHolder {
     }
 }
 
-/// What a volume is wanted for.
+/// The purpose of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeasePurpose {
     /// A host wants to use it, here; in a session with that key.
     Serve(HostId, KeyId, crate::wire::link::Claim),
-    /// Something about it is asked for that its holder can do as well.
+    /// Ask something about it; the holder of the lease can answer as well.
     Ask,
 }
 
-/// What became of a [`Claim`].
+/// The outcome of a [`Claim`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimOutcome {
     /// The volume is this process's, by the lease of that number.
     Mine {
         /// Number of the lease.
         number: u64,
-        /// Whether it was taken just now, and from whom.
+        /// The former holder, if this claim took the lease just now.
         taken: Option<LeaseSource>,
     },
-    /// Another store has it, answers, and is to be asked.
+    /// Another store has it and answers: ask that store.
     Elsewhere(StoreId, Vec<String>),
     /// The store that has it does not let this host have it.
     Refused(AttachError),
-    /// There is no such volume any more.
+    /// The volume does not exist any more.
     Gone,
 }
 
-/// From whom a lease was taken.
+/// The former holder of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseSource {
     /// From nobody, or from an earlier process of this store.
@@ -71,15 +72,15 @@ pub enum LeaseSource {
     Silent,
 }
 
-/// Looks which store has a volume, and takes the volume if it may. As long as the objects cannot be read or
-/// written it tries on.
+/// Finds the store that has a volume, and takes the volume if it may. While it cannot read or write
+/// the objects, it tries again.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// Who claims it.
     pub me: LeaseHolder,
     /// The volume.
     pub spec: VolumeSpec,
-    /// What it is wanted for.
+    /// The purpose of the claim.
     pub purpose: LeasePurpose,
 }
 
@@ -120,7 +121,8 @@ impl Claim {
             (Step::Serve, _) if facts.round() == 0 => {
                 return Ok(Some(ClaimOutcome::Mine { number, taken: None }));
             }
-            // Taken in an earlier round, after which it was not known whether the volume has a name.
+            // An earlier round took the lease, and could not find out whether the volume has a
+            // name.
             (Step::Serve, _) => return self.confirm(facts, number, None),
             (Step::Ask, Some(Lease::Held { store, addresses, .. })) => {
                 let operation = match *purpose {
@@ -160,8 +162,8 @@ impl Claim {
         self.confirm(facts, next, Some(taken))
     }
 
-    /// Looks whether the volume of a lease that this store has taken still has its name: that may have been deleted,
-    /// with the leases, since they were read.
+    /// Checks whether a volume still has its name after this store has taken its lease. Another
+    /// store may have deleted the name, with the leases, since this one read them.
     fn confirm(
         &self,
         facts: &mut Facts<'_>,
@@ -190,7 +192,7 @@ fn put(
         // It may be this store's all the same, its answer lost.
         Err(PutError::Exists) => match facts.get(&key)? {
             Ok(there) if there == text => {}
-            // Whatever a damaged one is, it is not this one.
+            // A damaged object is not this lease, whatever it holds.
             Ok(_) | Err(GetError::NotFound | GetError::Damaged(_)) => return Ok(false),
             Err(GetError::Failed(error)) => return Err(Halt::Failed(error)),
         },
@@ -202,12 +204,12 @@ fn put(
     Ok(true)
 }
 
-/// What the newest lease of a volume is.
+/// The newest lease of a volume.
 enum Newest {
     None,
     Lease(Lease),
-    /// It is not known which store has the volume. A lease protects nothing, so this keeps no store from the
-    /// volume: the log does.
+    /// No store can say which store has the volume. A lease protects nothing, so this stops no
+    /// store from using the volume: the log protects it.
     Damaged(String),
 }
 
@@ -257,11 +259,11 @@ impl Procedure for FindHolder {
     }
 }
 
-/// Decides that no store gets a volume any more, before its name goes: by the store that has it by the lease of
-/// that number.
+/// Decides that no store gets a volume any more, before the volume loses its name. The store with
+/// the lease `number` does this.
 ///
 /// # Errors
-/// If another store has taken it meanwhile, or the objects cannot be written.
+/// If another store has taken it meanwhile, or this store cannot write the objects.
 pub(super) fn close(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Result<(), Halt> {
     let closed = put(facts, volume, number.saturating_add(1), &Lease::Deleted);
     if Halt::caught(closed)?.map_err(failed)? {
@@ -274,10 +276,10 @@ pub(super) fn close(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Res
     }
 }
 
-/// Takes the lease of a volume that [`close`] has closed, before it has a name again.
+/// Takes the lease of a volume that [`close`] has closed, before the volume gets a name again.
 ///
 /// # Errors
-/// If the objects cannot be read or written.
+/// If this store cannot read or write the objects.
 pub(super) fn reopen(
     facts: &mut Facts<'_>,
     volume: VolumeId,

@@ -9,13 +9,14 @@ use crate::store::tenant::split;
 use crate::wire::link::{SnapshotOperation, SnapshotReply, VolumeError};
 use std::time::Duration;
 
-/// Pause before a parent is asked again: it moves from store to store in that time.
+/// Pause before the next question to a parent, which moves from store to store in that time.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Makes a clone of a snapshot.
 ///
-/// It fails if there is no such snapshot, if the name is taken, if the tenant may not have the volume, or if the
-/// objects cannot be read or written. To ask again with the same identity goes on from there.
+/// It fails if the snapshot does not exist, another volume has the name, or the tenant may not have
+/// the volume. It also fails if the store cannot read or write the objects. A repetition with the
+/// same identity continues the work.
 #[derive(Clone, Debug)]
 pub struct CloneVolume {
     /// The volume that has the snapshot.
@@ -63,7 +64,7 @@ impl CloneVolume {
         let named = tenants::put_name(facts, &entry.spec, sectors);
         match Halt::caught(named)? {
             Ok(()) => {}
-            // An earlier attempt, which may have been asked for some time ago.
+            // An earlier attempt, whose request may be some time old.
             Err(NotCreated { taken: Some(there), .. }) if there.spec.id == self.id => {
                 (entry, fresh) = (*there, false);
             }
@@ -76,10 +77,11 @@ impl CloneVolume {
                 return Err(error.into());
             }
         }
-        // Meanwhile another store may have taken over, and the snapshot may be gone: unless the clone is noted in the
-        // log that there is now, it does not exist.
+        // Meanwhile another store may have taken over, and the snapshot may be gone. Unless the
+        // present log notes the clone, the clone does not exist.
         let Err(error) = self.confirm(facts)? else { return Ok(entry) };
-        // Hosts may use the clone of an earlier attempt; and of what is not known nothing is taken back.
+        // Hosts may use the clone of an earlier attempt. With an unknown state the store takes
+        // nothing back.
         if fresh
             && !matches!(error, VolumeError::Store(_))
             && let Err(why) = Halt::caught(delete_name(facts, &entry.spec))?
@@ -91,7 +93,7 @@ impl CloneVolume {
         Err(error.into())
     }
 
-    /// Asks once more whether the clone is noted, until that is known.
+    /// Asks once more whether the log notes the clone, until it has an answer.
     fn confirm(&self, facts: &mut Facts<'_>) -> Result<Result<(), VolumeError>, Halt> {
         for _ in 1..ATTEMPTS {
             match Halt::caught(self.note(facts))? {

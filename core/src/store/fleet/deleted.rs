@@ -1,4 +1,4 @@
-//! Which volumes are deleted and not gone.
+//! Finds the volumes that are deleted and still have data.
 
 use super::records::{decoded, known};
 use super::{Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, names};
@@ -66,7 +66,8 @@ pub(super) fn list(
                 Ok(Some(record)) if record.decision == Decision::Purged => {}
                 Ok(Some(record)) if wanted(&record.spec) => records.push(record),
                 Ok(_) => {}
-                // It costs its own volume, and no other; and is no outage, in which nothing can be said.
+                // The damage costs its own volume and no other. It is no outage, in which the store
+                // knows nothing.
                 Err(Halt::Failed(VolumeError::Invalid(reason))) => {
                     let why = format!("deleted volume {volume} cannot be listed: {reason}");
                     facts.note(Note::Error(why));

@@ -1,13 +1,15 @@
-//! What becomes of a volume that is deleted: its data stays until its time is up, it gets a name again, or its
-//! data goes.
+//! The fate of a deleted volume: its data stays for a time, then the data goes, unless the volume
+//! gets a name again.
 //!
-//! Each step is decided by a record ([`trash`]) and carried out afterwards. So if a store dies, the next one that
-//! looks finds what is to be done. A record counts if the record that it was decided upon is still there: only
-//! the removal of everything removes the newest record, and then it is known to be too late.
+//! A record ([`trash`]) decides each step, and the store executes the step afterward. If a store
+//! dies, the next store that looks finds the open step. A record counts if the record that it
+//! builds on still exists. Only the removal of everything removes the newest record, and then the
+//! store knows that it is too late.
 //!
-//! A clone that is deleted does not hold its parent. To delete a parent writes its record first, and looks for
-//! clones afterwards. To restore a clone writes its name first, and looks for its parent's record afterwards. So
-//! at least one of the two sees the other, and no volume is there whose parent's data goes.
+//! A deleted clone does not hold its parent. The deletion of a parent writes its record first, and
+//! looks for clones afterward. The restoration of a clone writes its name first, and looks for its
+//! parent's record afterward. So at least one of the two sees the other. No volume loses the data
+//! of its parent.
 
 use super::claim::{self, LeaseHolder};
 use super::listing::{CatalogEntry, remove_data};
@@ -25,7 +27,7 @@ use std::collections::BTreeSet;
 /// The names of the volumes that exist for whoever asks.
 pub type Wanted<'a> = &'a (dyn Fn(&str) -> bool + Sync);
 
-/// Decides that a volume is deleted, if that is not decided.
+/// Decides that a volume is deleted, if there is no such decision.
 fn begin(facts: &mut Facts<'_>, entry: &CatalogEntry) -> Result<(), Halt> {
     let CatalogEntry { spec, sectors } = entry;
     for _ in 0..ATTEMPTS {
@@ -44,10 +46,11 @@ fn begin(facts: &mut Facts<'_>, entry: &CatalogEntry) -> Result<(), Halt> {
     Err(contended())
 }
 
-/// Deletes a volume that no engine has open: its data stays, and it can be restored.
+/// Deletes a volume that no engine has open: its data stays, and an operator can restore it.
 ///
-/// It fails if the volume is gone already, if it has clones, or if the objects cannot be read or written. The
-/// volume is then still there, or will be after a minute, unless it is deleted again.
+/// It fails if the volume is gone already, if it has clones, or if the store cannot read or write
+/// the objects. The volume then still exists, or exists again after a minute, unless someone
+/// deletes it again.
 #[derive(Clone, Debug)]
 pub struct DeleteVolume {
     /// The volume.
@@ -86,8 +89,8 @@ impl DeleteVolume {
             claim::close(facts, spec.id, number)?;
         }
         delete_name(facts, spec)?;
-        // A store that took the deletion for one that was cut short has changed that meanwhile; one that did not
-        // may have removed it.
+        // A store that took the deletion for an abandoned one has changed that meanwhile. A store
+        // that did not may have removed it.
         match newest(facts, spec.id)? {
             Some((_, Record { decision: Decision::Restored, .. })) => begin(facts, entry),
             _ => Ok(()),
@@ -95,7 +98,7 @@ impl DeleteVolume {
     }
 }
 
-/// The volume is not deleted after all, and has its name.
+/// The deletion fails: the volume has its name.
 fn keep(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(), Halt> {
     if let Some((number, record)) = newest(facts, volume)?
         && record.decision == Decision::Deleted
@@ -110,8 +113,9 @@ fn keep(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(), Halt> {
 
 /// Gives a deleted volume a name again.
 ///
-/// It fails if there is no such volume, if the name is taken, if the volume is a clone whose parent is not there,
-/// or if the objects cannot be read or written: asking again goes on from there.
+/// It fails if the volume does not exist, another volume has the name, or the parent of a clone is
+/// missing. It also fails if the store cannot read or write the objects. A repetition continues the
+/// work.
 #[derive(Clone)]
 pub struct RestoreVolume<'a> {
     /// Takes its lease, if there are leases.
@@ -157,7 +161,7 @@ impl RestoreVolume<'_> {
                 let same = old.spec.name == *name;
                 return if same { Ok(entry) } else { Err(VolumeError::NotFound.into()) };
             }
-            // It was not deleted in the end.
+            // The deletion failed in the end.
             Decision::Deleted if is_named(facts, &old.spec)? && old.spec.name != *name => {
                 let called = &old.spec.name;
                 let why = "its deletion was cut short, and it is still called";
@@ -183,7 +187,7 @@ impl RestoreVolume<'_> {
         let refused = match Halt::caught(has_parent(facts, &spec))? {
             Ok(true) => match newest(facts, *volume)? {
                 Some((newest, _)) if newest == number => None,
-                // Taken for one that had been given up.
+                // Another store took the restoration for an abandoned one.
                 _ => Some(failed("it took too long; try again")),
             },
             Ok(false) => Some(invalid(
@@ -201,7 +205,8 @@ impl RestoreVolume<'_> {
     }
 }
 
-/// Whether the volume is there that a clone begins with, and stays; true of a volume that is no clone.
+/// Whether the volume is there that a clone begins with, and stays; true of a volume that is no
+/// clone.
 fn has_parent(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool, Halt> {
     let Some(parent) = spec.parents.first() else { return Ok(true) };
     let going = newest(facts, parent.volume)?;
@@ -212,21 +217,21 @@ fn has_parent(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool, Halt> {
     Ok(specs.iter().any(|spec| spec.id == parent.volume))
 }
 
-/// What became of a volume with a record.
+/// The outcome for a volume with a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tended {
-    /// There is nothing to do before that second.
+    /// Nothing to do before that second.
     Wait(u64),
-    /// There is nothing more to do.
+    /// Nothing more to do.
     Nothing,
-    /// Its data is removed.
+    /// The store has removed its data.
     Removed(VolumeSpec),
-    /// Its deletion had been cut short, and it stays.
+    /// The deletion had stopped halfway, and the volume stays.
     Kept,
 }
 
-/// Does what is to be done about a volume that has a record, if it is time. If the objects cannot be read or
-/// written, the next one goes on.
+/// Takes the next step for a volume with a record, if it is time. If the store cannot read or write
+/// the objects, a later call continues.
 #[derive(Clone, Debug)]
 pub struct TendVolume {
     /// Takes its lease, if it stays and there are leases.
@@ -278,8 +283,8 @@ impl TendVolume {
     }
 }
 
-/// Decides that the data of a deleted volume goes. It fails if there is no such deleted volume, or the objects
-/// cannot be read or written.
+/// Decides that the data of a deleted volume goes. It fails if no such deleted volume exists, or
+/// the store cannot read or write the objects.
 #[derive(Clone)]
 pub struct CondemnVolume<'a> {
     /// The volume.
@@ -335,8 +340,8 @@ fn clones_of(facts: &mut Facts<'_>, volume: VolumeId) -> Result<Vec<String>, Hal
     Ok(specs.filter(begins).map(|spec| spec.name).collect())
 }
 
-/// Removes the data of a deleted volume. It takes some milliseconds for each few segments, minutes for a large
-/// volume.
+/// Removes the data of a deleted volume. It takes some milliseconds for each few segments, minutes
+/// for a large volume.
 #[derive(Clone, Copy, Debug)]
 pub struct PurgeVolume(pub VolumeId);
 
@@ -356,7 +361,8 @@ fn purge(facts: &mut Facts<'_>, volume: VolumeId) -> Result<Tended, Halt> {
     }
 }
 
-/// Removes all objects of a volume of which that is decided, the records last and the newest of them very last.
+/// Removes all objects of a volume after that decision: the records last, and of these the newest
+/// last.
 fn remove(facts: &mut Facts<'_>, spec: VolumeSpec) -> Result<Tended, Halt> {
     remove_data(facts, spec.id)?;
     let list = facts.list(&trash::prefix(spec.id))?.map_err(failed)?;

@@ -1,7 +1,8 @@
-//! What a store does with the leases that it has: the other side of a [`Claim`](super::claim::Claim).
+//! The use that a store makes of its leases: the other side of a [`Claim`](super::claim::Claim).
 //!
-//! It knows of each volume whether the store has its lease, whether a claim is under way, and whether another
-//! store waits for the volume. It owns no engine and no frame: its owner tells it about them.
+//! Of each volume it knows whether the store has the lease, whether a claim is in progress, and
+//! whether another store waits for the volume. It owns no engine and no frame: its owner tells it
+//! about them.
 
 use super::claim::{ClaimOutcome, LeaseSource};
 use super::failed;
@@ -17,18 +18,18 @@ struct Holding {
     leaving: bool,
 }
 
-/// What the store has in memory of a volume that another store wants.
+/// The state, in the memory of this store, of a volume that another store wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeldEngine {
     /// No engine.
     None,
-    /// An engine that stops because the volume is being deleted.
+    /// The engine stops because a request deletes the volume.
     Deleting,
     /// An engine, and whether it lets the host at the other store have the volume.
     Open(Result<(), AttachError>),
 }
 
-/// What a store does when another one asks it for a volume.
+/// The reaction of a store to another store's request for a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Release {
     /// It answers at once.
@@ -56,7 +57,8 @@ impl Holdings {
         self.all.get(&id).and_then(|holding| holding.lease)
     }
 
-    /// Whether what comes for a volume has to wait: until a claim is done, or until the volume has been left.
+    /// Whether frames for a volume have to wait until a claim ends or until the store has left the
+    /// volume.
     #[must_use]
     pub fn is_busy(&self, id: VolumeId) -> bool {
         self.all.get(&id).is_some_and(|holding| holding.claiming || holding.leaving)
@@ -73,8 +75,8 @@ impl Holdings {
         self.all.entry(id).or_default().claiming = true;
     }
 
-    /// A claim is done. Returns whether an engine that is open here is to be dropped, since it knows the volume as
-    /// it was before another store had it.
+    /// A claim has ended. Returns whether to drop an engine that is open here: it knows the state
+    /// of the volume before another store had it.
     pub fn handle_claimed(&mut self, id: VolumeId, outcome: &ClaimOutcome) -> bool {
         let holding = self.all.entry(id).or_default();
         holding.claiming = false;
@@ -117,14 +119,15 @@ impl Holdings {
         }
     }
 
-    /// The engine of a volume that another store waits for has stopped: the volume is no longer this store's.
+    /// The engine of a volume that another store waits for has stopped: the volume is no longer
+    /// this store's.
     pub fn handle_left(&mut self, id: VolumeId) -> Result<StoreReply, VolumeError> {
         let holding = self.all.entry(id).or_default();
         (holding.lease, holding.leaving) = (None, false);
         Ok(StoreReply::Released)
     }
 
-    /// There is no such volume any more.
+    /// The volume does not exist any more.
     pub fn forget(&mut self, id: VolumeId) {
         self.all.remove(&id);
     }

@@ -1,7 +1,8 @@
-//! Which volumes there are, how large they are, and what they take.
+//! Lists the volumes, their sizes and their space.
 //!
-//! A list may lag behind a creation or a deletion for a moment. So an object that is in a list and not there
-//! counts as deleted, and a volume that is known and not in the list is looked for by its key.
+//! A list may lag behind a creation or a deletion for a moment. So an object in a list that the
+//! store cannot find counts as deleted. For a known volume that is not in the list, the store reads
+//! the key of the volume.
 
 use super::{DELETE_AT_ONCE, Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, records};
 use crate::block::VolumeId;
@@ -21,34 +22,35 @@ pub struct CatalogEntry {
     pub sectors: u64,
 }
 
-/// Volumes by name, and those whose descriptions are damaged: their names are taken all the same.
+/// Volumes by name, and the volumes with damaged descriptions, which still occupy their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Catalog {
-    /// Those that can be used.
+    /// The usable volumes.
     pub entries: BTreeMap<String, CatalogEntry>,
     /// By name, what is wrong with the others.
     pub damaged: BTreeMap<String, String>,
 }
 
-/// What is otherwise than a store knows.
+/// The differences to the store's knowledge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CatalogChanges {
     /// Volumes that it does not know.
     pub new: Vec<CatalogEntry>,
-    /// Names of those that are deleted.
+    /// Names of the deleted volumes.
     pub gone: Vec<String>,
-    /// By name, what is wrong with volumes that cannot be used.
+    /// By name, the damage of the unusable volumes.
     pub damaged: BTreeMap<String, String>,
 }
 
-/// What an object of the catalog comes to.
+/// The meaning of an object of the catalog.
 enum Looked {
     Entry(CatalogEntry),
-    /// What is wrong with it.
+    /// The damage of the object.
     Damaged(String),
 }
 
-/// Reads the descriptions of the volumes whose keys begin with a prefix, and how large they are by now.
+/// Reads the descriptions of the volumes whose keys begin with a prefix, and how large they are by
+/// now.
 #[derive(Clone, Debug)]
 pub struct ReadCatalog {
     /// Beginning of the keys.
@@ -73,7 +75,7 @@ impl Procedure for ReadCatalog {
 /// The volumes whose keys begin with `prefix`.
 ///
 /// # Errors
-/// If they cannot be read. A damaged description costs its own volume, and no other.
+/// If the store cannot read them. A damaged description costs its own volume, and no other.
 pub(super) fn entries(facts: &mut Facts<'_>, prefix: &str) -> Result<Catalog, Halt<String>> {
     let list = facts.list(prefix)?.map_err(unreadable)?;
     look_at(facts, list.iter().map(|meta| meta.key.clone()))
@@ -87,7 +89,7 @@ fn look_at(
     facts: &mut Facts<'_>,
     keys: impl Iterator<Item = String>,
 ) -> Result<Catalog, Halt<String>> {
-    // Whatever else lies there names nothing.
+    // Any other object there names nothing.
     let keys: Vec<String> = keys.filter(|key| catalog::name_of_key(key).is_some()).collect();
     let mut found = Catalog::default();
     for (key, looked) in look(facts, &keys)? {
@@ -104,10 +106,10 @@ fn look_at(
     Ok(found)
 }
 
-/// The volume that an object describes; `None` if it is not there.
+/// The volume that an object describes; `None` if the object does not exist.
 ///
 /// # Errors
-/// If it cannot be read, or is damaged.
+/// If the store cannot read it, or it is damaged.
 pub(super) fn entry(
     facts: &mut Facts<'_>,
     key: &str,
@@ -119,7 +121,7 @@ pub(super) fn entry(
     }
 }
 
-/// What the objects of these keys come to, without those that are not there.
+/// The meaning of the objects of these keys, without missing objects.
 fn look(facts: &mut Facts<'_>, keys: &[String]) -> Result<Vec<(String, Looked)>, Halt<String>> {
     let read = facts.get_all(keys, READ_AT_ONCE)?.map_err(unreadable)?;
     let (mut specs, mut found) = (Vec::new(), Vec::new());
@@ -138,7 +140,7 @@ fn look(facts: &mut Facts<'_>, keys: &[String]) -> Result<Vec<(String, Looked)>,
     Ok(found)
 }
 
-/// What an object says of its volume, or what is wrong with it; `None` if it is not there.
+/// The volume of an object, or the damage of the object; `None` if it does not exist.
 fn described(
     facts: &mut Facts<'_>,
     key: &str,
@@ -156,7 +158,7 @@ fn described(
     }
 }
 
-/// The sizes of volumes that are noted beside their logs.
+/// The sizes of volumes, as noted beside their logs.
 fn sizes(facts: &mut Facts<'_>, specs: &[(String, VolumeSpec)]) -> Result<Vec<u64>, Halt<String>> {
     let prefixes: Vec<String> =
         specs.iter().map(|(_, spec)| catalog::size_prefix(spec.id)).collect();
@@ -185,13 +187,13 @@ fn sizes(facts: &mut Facts<'_>, specs: &[(String, VolumeSpec)]) -> Result<Vec<u6
                 Ok(bytes) => {
                     catalog::decode_size(spec, &key, &bytes).map_err(|error| error.to_string())
                 }
-                // The volume is just being removed.
+                // Another task removes the volume at this moment.
                 Err(GetError::NotFound) => continue,
                 Err(error) => Err(error.to_string()),
             };
             match read {
                 Ok(sectors) => sizes[at] = Some(sectors),
-                // It is known for certain once the volume is opened.
+                // The exact size is in the log, which an engine reads when it opens the volume.
                 Err(error) => {
                     let name = &spec.name;
                     let why =
@@ -208,7 +210,7 @@ fn sizes(facts: &mut Facts<'_>, specs: &[(String, VolumeSpec)]) -> Result<Vec<u6
     Ok(sizes.map(|(size, (_, spec))| size.unwrap_or(spec.created_sectors)).collect())
 }
 
-/// Looks for volumes that were created or deleted at other stores since `known` was read.
+/// Finds the volumes that other stores created or deleted since this store read `known`.
 #[derive(Clone, Debug)]
 pub struct FindChanges {
     /// The volumes that this store knows.
@@ -237,7 +239,7 @@ impl FindChanges {
         for (spec, read) in missing.into_values().zip(read) {
             match read {
                 Err(GetError::NotFound) => gone.push(spec.name.clone()),
-                // As it was when it was read, it is served on.
+                // The store continues to serve the volume with the description that it has read.
                 Ok(_) | Err(GetError::Damaged(_)) => {}
                 Err(error) => return Err(unreadable(error)),
             }
@@ -246,8 +248,8 @@ impl FindChanges {
     }
 }
 
-/// Finds what there is of volumes that are in no catalog: bytes, by the beginning of their keys. It lists
-/// everything there is. Gives nothing if it cannot be known.
+/// Finds the objects of volumes that are in no catalog: bytes, by the beginning of their keys. It
+/// lists all objects. It returns `None` if it cannot find out.
 #[derive(Clone, Debug)]
 pub struct FindLeftovers {
     /// All volumes with names.
@@ -304,8 +306,8 @@ impl Procedure for FindStored {
     }
 }
 
-/// Removes the data of a volume whose name is deleted. It takes some milliseconds for each few segments,
-/// minutes for a large volume.
+/// Removes the data of a volume whose name is deleted. It takes some milliseconds for each few
+/// segments, minutes for a large volume.
 ///
 /// # Errors
 /// If some of it stays.

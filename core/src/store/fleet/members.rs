@@ -1,7 +1,7 @@
-//! Which stores there are over a location, and which list of accepted credentials counts.
+//! The stores over a location, and their list of accepted credentials.
 //!
 //! ```text
-//! stores/ID/0000000000000001       where the store is; the last one counts
+//! stores/ID/0000000000000001       the address of the store; the last one counts
 //! accepted/0000000000000001        the credentials that all stores accept; the last one counts
 //! ```
 
@@ -107,7 +107,7 @@ fn find(facts: &mut Facts<'_>) -> Result<BTreeMap<StoreId, Registered>, Halt<Str
 /// Writes down where a store is, unless that is there already.
 #[derive(Clone, Debug)]
 pub struct Register {
-    /// What was known of the store.
+    /// The former record of the store.
     pub before: Option<Registered>,
     /// The store.
     pub id: StoreId,
@@ -137,7 +137,7 @@ impl Procedure for Register {
         // Serializing strings and integers into memory cannot fail.
         let text = Bytes::from(serde_json::to_vec_pretty(&stored).unwrap_or_default());
         let mut number = before.map_or(1, |before| before.number.saturating_add(1));
-        // Only this store writes its own, unless its state directory was copied.
+        // Only this store writes its own records, unless an operator copied its state directory.
         loop {
             let key = store_key(*id, number);
             match facts.put(&key, text.clone())? {
@@ -178,18 +178,19 @@ impl Procedure for ForgetStores {
     }
 }
 
-/// Why the newest list of accepted credentials is not known.
+/// The reason why the newest list of accepted credentials is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcceptedError {
-    /// The list is damaged: another store may have revoked something in it.
+    /// The list is damaged: another store may have revoked a credential in it.
     #[error("{0}")]
     Damaged(String),
-    /// The objects cannot be read.
+    /// The store cannot read the objects.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Finds the newest list of accepted credentials, and its number; nothing if no store has written one.
+/// Finds the newest list of accepted credentials, and its number; nothing if no store has written
+/// one.
 #[derive(Clone, Copy, Debug)]
 pub struct FindAccepted;
 
@@ -215,8 +216,8 @@ impl Procedure for FindAccepted {
     }
 }
 
-/// Writes a list of accepted credentials under its number. If another store has written one under the same
-/// number, that one counts.
+/// Writes a list of accepted credentials under its number. If another store has written one under
+/// the same number, that one counts.
 #[derive(Clone, Debug)]
 pub struct PublishAccepted {
     /// The number.

@@ -1,28 +1,30 @@
-//! What stores over one location decide together: leases, names, deletions, tenants and members.
+//! Joint decisions of the stores over one location: leases, names, deletions, tenants and members.
 //!
-//! Each operation is a [`Procedure`]: a function of the results that it has got so far. It returns its outcome,
-//! or it names the next [`Effect`]. A [`Runner`] keeps the results and runs the function again with each new one.
-//! So a procedure reads like a program and holds no state of its own. The store service carries out its
-//! effects, and a crash is a runner that is dropped.
+//! Each operation is a [`Procedure`]: a function of the results that it has got so far. It returns
+//! its outcome, or it names the next [`Effect`]. A [`Runner`] keeps the results and runs the
+//! function again with each new one. So a procedure reads like a program and holds no state of its
+//! own. The store service executes the effects. If the service drops a runner, that is like a
+//! crash.
 //!
-//! A procedure must depend on its fields and on its results alone. Debug builds verify that each run asks for
-//! the same effects again.
+//! A procedure must depend on its fields and on its results alone. Debug builds verify that each
+//! run asks for the same effects again.
 //!
-//! No procedure trusts that it is alone. What two stores decide at once is settled by put-if-absent, and each
-//! procedure can be cut short after any effect. `docs/decisions/fleet.md` and `docs/decisions/tenants.md` say why.
+//! No procedure trusts that it is alone. Put-if-absent settles concurrent decisions of two stores.
+//! Any procedure may stop after any effect. `docs/decisions/fleet.md` and
+//! `docs/decisions/tenants.md` give the reasons.
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`claim`] | which store serves a volume |
-//! | [`names`] | which volume has a name |
-//! | [`listing`] | which volumes there are, and how large they are |
+//! | [`claim`] | the store that serves a volume |
+//! | [`names`] | the volume that has a name |
+//! | [`listing`] | the list of volumes, and their sizes |
 //! | [`attributes`] | the value of an attribute of a volume |
 //! | [`clones`] | whether a clone exists |
-//! | [`deleted`] | which volumes are deleted and not gone |
-//! | [`deletion`] | what becomes of a volume that is deleted |
-//! | [`tenants`] | what a tenant may have |
-//! | [`members`] | which stores there are, and which credentials they accept |
-//! | [`holdings`] | what a store does with the leases that it has |
+//! | [`deleted`] | the list of deleted volumes with data |
+//! | [`deletion`] | the fate of a deleted volume |
+//! | [`tenants`] | the limits of a tenant |
+//! | [`members`] | the list of stores, and their accepted credentials |
+//! | [`holdings`] | the use that a store makes of its leases |
 
 pub mod attributes;
 pub mod claim;
@@ -45,9 +47,10 @@ pub use runner::{
 
 use crate::wire::link::VolumeError;
 
-/// Objects that are read at once where many are: a bucket takes tens of milliseconds for each.
+/// Objects that a procedure reads at once: a bucket takes tens of milliseconds for each.
 const READ_AT_ONCE: usize = 16;
-/// Objects of a deleted volume that are removed at once: few, so that requests of other volumes pass.
+/// Objects of a deleted volume that a procedure removes at once: few, so that requests of other
+/// volumes pass.
 const DELETE_AT_ONCE: usize = 8;
 /// Attempts at a record while other stores write some, at most.
 const ATTEMPTS: usize = 8;

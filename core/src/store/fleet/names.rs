@@ -1,4 +1,5 @@
-//! Which volume has a name. A name is an object that is created put-if-absent, so of two volumes one gets it.
+//! Decides which volume has a name. A name is an object created put-if-absent, so one of two
+//! volumes gets it.
 
 use super::listing::{CatalogEntry, entry};
 use super::{Facts, Halt, Note, READ_AT_ONCE, failed, invalid};
@@ -10,13 +11,13 @@ use crate::wire::link::VolumeError;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 
-/// Why a volume was not created.
+/// The reason why a store did not create a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotCreated {
     /// What to answer.
     pub error: VolumeError,
-    /// The volume that has the name. The caller may not know of it: it was created at another store, or
-    /// by an attempt that was given up before its effect was known.
+    /// The volume that has the name. The caller may not know of it: another store created it, or an
+    /// attempt that ended before the store knew its effect.
     pub taken: Option<Box<CatalogEntry>>,
 }
 
@@ -53,10 +54,10 @@ pub fn of_tenant(tenant: &str) -> String {
     format!("{VOLUMES_PREFIX}_{tenant}/")
 }
 
-/// Gives a volume its name: from then on there is such a volume.
+/// Gives a volume its name: from then on the volume exists.
 ///
 /// # Errors
-/// If the name is taken, or the objects cannot be written.
+/// If another volume has the name, or the store cannot write the objects.
 pub(super) fn put_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<(), Halt<NotCreated>> {
     let data = Bytes::from(catalog::encode_spec(spec));
     let key = catalog::name_key(&spec.name);
@@ -68,7 +69,8 @@ pub(super) fn put_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<(), H
     match result {
         Ok(()) => Ok(()),
         Err(PutError::Failed(error)) => Err(VolumeError::Store(error).into()),
-        // An answer that was lost makes one's own object look like another's: its identity tells.
+        // If the answer of a put got lost, the store's own object looks like another's. Its
+        // identity tells.
         Err(PutError::Exists) => match Halt::caught(entry(facts, &key))? {
             Ok(Some(entry)) if entry.spec == *spec => Ok(()),
             Ok(Some(taken)) => {
@@ -84,7 +86,7 @@ pub(super) fn put_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<(), H
 /// The volume of a name; `None` if there is none.
 ///
 /// # Errors
-/// If its description cannot be read.
+/// If the store cannot read its description.
 pub(super) fn named(facts: &mut Facts<'_>, name: &str) -> Result<Option<VolumeSpec>, Halt> {
     let key = catalog::name_key(name);
     match facts.get(&key)? {
@@ -120,12 +122,12 @@ pub(super) fn is_named(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool,
 /// Deletes the name of a volume that no engine has open: from then on the volume is gone.
 ///
 /// # Errors
-/// If the name cannot be deleted; the volume is then still there.
+/// If the store cannot delete the name; the volume then still exists.
 pub(super) fn delete_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<(), Halt> {
     let key = catalog::name_key(&spec.name);
     if let Err(error) = facts.delete(&key)? {
-        // It may have had its effect all the same. A volume that is still served without a name would
-        // take writes until the next start, and then be gone with them.
+        // The deletion may have had its effect all the same. A volume that a store still serves
+        // without a name would take writes until the next start, and then lose them.
         match facts.get(&key)? {
             Err(GetError::NotFound) => {
                 facts.note(Note::Warning(format!("deleting {key}: {error}; it is gone")));
@@ -136,15 +138,15 @@ pub(super) fn delete_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<()
     Ok(())
 }
 
-/// The descriptions of the volumes whose keys begin with `prefix`, without those that are damaged.
+/// The descriptions of the volumes whose keys begin with `prefix`, without damaged ones.
 ///
 /// # Errors
-/// If they cannot be read.
+/// If the store cannot read them.
 pub(super) fn specs_of(facts: &mut Facts<'_>, prefix: &str) -> Result<Vec<VolumeSpec>, Halt> {
     Ok(sound_and_damaged(facts, prefix)?.0)
 }
 
-/// The same, and the keys of those that are damaged.
+/// The intact descriptions, and the keys of the damaged ones.
 fn sound_and_damaged(
     facts: &mut Facts<'_>,
     prefix: &str,
@@ -166,10 +168,10 @@ fn sound_and_damaged(
     Ok((sound, damaged))
 }
 
-/// Refuses if any of these clones of a tenant's volume exists, by whatever name.
+/// Fails if any of these clones of a tenant's volume exists, by whatever name.
 ///
 /// # Errors
-/// With their names, or what keeps one from being read.
+/// The names of the clones, or the reason why the store cannot read one.
 pub(super) fn has_no_clones(
     facts: &mut Facts<'_>,
     tenant: Option<&str>,
@@ -196,7 +198,8 @@ pub(super) fn has_no_clones(
     Err(invalid(format!("clones of it share its data: delete {there} first")).into())
 }
 
-/// [`put_name`] of a volume of the installation, [`delete_name`], [`named`], [`has_no_clones`]: alone.
+/// [`put_name`] of a volume of the installation, [`delete_name`], [`named`], [`has_no_clones`]:
+/// alone.
 pub mod alone {
     use super::{NotCreated, VolumeId, VolumeSpec};
     use crate::store::fleet::{Facts, Halt, Known, Procedure};

@@ -1,4 +1,4 @@
-//! Reads and makes the records of what was decided about volumes that are deleted ([`trash`]).
+//! Reads and makes the records of the decisions about deleted volumes ([`trash`]).
 
 use super::{ATTEMPTS, Facts, Halt, Known, failed, invalid};
 use crate::block::VolumeId;
@@ -30,7 +30,7 @@ pub(super) fn newest(
     for _ in 0..ATTEMPTS {
         let list = facts.list(&trash::prefix(volume))?.map_err(failed)?;
         let Some(number) = newest_of(list).remove(&volume) else { return Ok(None) };
-        // If it is not there, it was removed meanwhile, or the list lags behind.
+        // A missing record means a removal meanwhile, or a list that lags behind.
         if let Some(record) = read(facts, volume, number)? {
             return Ok(Some((number, record)));
         }
@@ -56,8 +56,8 @@ pub(super) fn decoded(key: &str, read: Result<Bytes, GetError>) -> Result<Option
     }
 }
 
-/// Makes the record after that of a number; 0 if there is none. Gives nothing if another store has decided
-/// meanwhile.
+/// Makes the record after that of a number; 0 if there is none. Gives nothing if another store has
+/// decided meanwhile.
 pub(super) fn decide(
     facts: &mut Facts<'_>,
     upon: u64,
@@ -74,7 +74,7 @@ pub(super) fn decide(
     match result {
         Ok(()) => {}
         Err(PutError::Failed(error)) => return Err(VolumeError::Store(error).into()),
-        // An answer that was lost makes one's own object look like another's.
+        // If the answer of a put got lost, the store's own object looks like another's.
         Err(PutError::Exists) => match facts.get(&key)? {
             Ok(there) if there == data => {}
             Ok(_) | Err(GetError::NotFound) => return Ok(None),
@@ -82,7 +82,7 @@ pub(super) fn decide(
         },
     }
     if upon > 0 && read(facts, record.spec.id, upon)?.is_none() {
-        // Everything was removed in between: this is the word on nothing.
+        // Another store removed everything in between: this record decides nothing.
         facts.delete(&key)?.map_err(failed)?;
         return Ok(None);
     }
@@ -95,7 +95,7 @@ pub(super) fn contended() -> Halt {
 
 /// Removes the records before that of a number.
 pub(super) fn prune(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Known<()> {
-    // Where they cannot be listed or deleted they only take space, and the next one tries again.
+    // If the store cannot list or delete them, they only take space, and the next call tries again.
     for meta in facts.list(&trash::prefix(volume))?.unwrap_or_default() {
         if trash::parse_key(&meta.key).is_some_and(|(_, other)| other < number) {
             facts.discard(&meta.key)?;

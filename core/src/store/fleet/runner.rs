@@ -8,7 +8,7 @@ use crate::wire::link::{
 use bytes::Bytes;
 use std::time::Duration;
 
-/// What a procedure asks of whoever runs it.
+/// A request of a procedure to its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// One operation on the objects.
@@ -24,7 +24,7 @@ pub enum Effect {
     Peer {
         /// Which.
         store: StoreId,
-        /// Where it is, unless a newer address is known.
+        /// The address of the store, unless the driver knows a newer one.
         addresses: Vec<String>,
         /// The question.
         operation: StoreOperation,
@@ -33,7 +33,7 @@ pub enum Effect {
     Engine {
         /// The volume.
         volume: VolumeId,
-        /// What it is to do.
+        /// The operation for that store.
         operation: SnapshotOperation,
     },
     /// To wait that long, or a random part of it that is not less than half.
@@ -48,7 +48,8 @@ pub type Peered = Option<Result<StoreReply, VolumeError>>;
 pub enum EffectResult {
     /// Of one operation.
     Object(ObjectResult),
-    /// Of several, in the order in which they were asked for. Results after the first failure may be missing.
+    /// The results of several, in the order of the requests. Results after the first failure may be
+    /// missing.
     Objects(Vec<ObjectResult>),
     /// Of a question.
     Peer(Peered),
@@ -61,7 +62,7 @@ pub enum EffectResult {
 /// Something the shell should log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// Of interest to a developer only.
+    /// A note for developers only.
     Debug(String),
     /// Something goes on although not all is well.
     Warning(String),
@@ -69,17 +70,17 @@ pub enum Note {
     Error(String),
 }
 
-/// The result of the next effect is not known yet.
+/// The result of the next effect is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown;
 
-/// What a procedure knows.
+/// A value that a procedure knows, or does not know yet.
 pub type Known<T> = Result<T, Unknown>;
 
 /// Why a part of a procedure does not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Halt<E = VolumeError> {
-    /// The result of the next effect is not known yet.
+    /// The result of the next effect is unknown.
     Unknown,
     /// The procedure has failed.
     Failed(E),
@@ -113,10 +114,11 @@ impl<E> Halt<E> {
 
 /// An operation as a function of its results.
 pub trait Procedure {
-    /// What it comes to.
+    /// The outcome of the procedure.
     type Outcome;
 
-    /// Goes through the results from the first one, and returns the outcome if there are enough of them.
+    /// Goes through the results from the first one, and returns the outcome if there are enough of
+    /// them.
     ///
     /// # Errors
     /// [`Unknown`], which one of the methods of [`Facts`] has returned.
@@ -360,28 +362,28 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// What a driver has mixed up says this.
+/// Reports a mistake of a driver.
 const MISFIT: &str = "the result of another operation has come";
 
 fn get(key: &str) -> ObjectOperation {
     ObjectOperation::Get { key: key.to_owned(), range: None, copies: Copies::Refused }
 }
 
-/// A procedure under way.
+/// A procedure in progress.
 ///
 /// Take effects with [`poll_effect`](Runner::poll_effect), one at a time, and give each result to
 /// [`handle_result`](Runner::handle_result). When no effect is left, there is an outcome.
 pub struct Runner<P: Procedure> {
     procedure: P,
     known: Vec<Fact>,
-    /// The effect to be taken, or under way.
+    /// The next effect, or the one in progress.
     wanted: Option<Effect>,
     taken: bool,
     /// The effect under way ends a round.
     ends_round: bool,
     started: u64,
     round: u32,
-    /// Notes to be taken; so many of this round's have been there before.
+    /// Notes for the driver. The count says how many of this round's the driver has seen before.
     notes: Vec<Note>,
     noted: usize,
     outcome: Option<P::Outcome>,
@@ -439,7 +441,7 @@ impl<P: Procedure> Runner<P> {
         &self.procedure
     }
 
-    /// What is to be done next, once.
+    /// The next effect, once.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if std::mem::replace(&mut self.taken, true) { None } else { self.wanted.clone() }
     }

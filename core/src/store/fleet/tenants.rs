@@ -1,8 +1,9 @@
-//! Which tenants there are, what they may have and do, and what they have.
+//! The tenants, their limits and permissions, and the resources that they use.
 //!
-//! What a tenant may have lies in the location, so that all stores over it agree. What it has is what there is.
-//! A store that gives a volume a name counts before it does so, and once more afterwards: of several stores at
-//! once none gets past a limit, though all may be refused.
+//! The limits of a tenant lie in the location, so that all stores over it agree. The use of a
+//! tenant is the sum of its volumes. A store that gives a volume a name counts before it does so,
+//! and once more afterward. If several stores do so at once, none gets past a limit, though all may
+//! fail.
 
 use super::listing::{CatalogEntry, entries};
 use super::names::{self, NotCreated, delete_name, of_tenant, of_tenants};
@@ -28,11 +29,11 @@ fn in_flux() -> Halt {
     failed("the tenant is changed at this moment; try again").into()
 }
 
-/// What a tenant's record says, or what is wrong with it.
+/// The content of a tenant's record, or its damage.
 type Said = Result<Option<TenantLimits>, String>;
 
-/// The newest record of each tenant whose records' keys begin with `prefix`, and its number; those that are
-/// deleted are among them.
+/// The newest record of each tenant whose records' keys begin with `prefix`, and its number.
+/// Deleted tenants are among them.
 fn newest(facts: &mut Facts<'_>, prefix: &str) -> Result<BTreeMap<String, (u64, Said)>, Halt> {
     'again: for _ in 0..ATTEMPTS {
         let list = facts.list(prefix)?.map_err(VolumeError::Store)?;
@@ -48,7 +49,7 @@ fn newest(facts: &mut Facts<'_>, prefix: &str) -> Result<BTreeMap<String, (u64, 
         for (((name, number), key), read) in numbers.into_iter().zip(keys).zip(read) {
             let said = match read {
                 Ok(bytes) => tenant::decode(&key, &bytes).map_err(|error| error.to_string()),
-                // There is a newer one.
+                // A newer one exists.
                 Err(GetError::NotFound) => continue 'again,
                 Err(error) => Err(error.to_string()),
             };
@@ -90,7 +91,7 @@ fn put(
     Ok(Some(number))
 }
 
-/// What a tenant has.
+/// The resources of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Usage {
     volumes: u64,
@@ -102,7 +103,7 @@ struct Usage {
 impl Usage {
     fn info(self, name: String, limits: TenantLimits) -> TenantInfo {
         let Usage { volumes, bytes, deleted, stored } = self;
-        // What waits is for the store service to say.
+        // Only the store service knows the waiting requests.
         let (waiting_requests, waiting_bytes) = (0, 0);
         TenantInfo {
             name,
@@ -122,7 +123,7 @@ impl Usage {
     }
 }
 
-/// What tenants have whose volumes' keys begin with `prefix`, without one volume.
+/// The use of the tenants whose volumes' keys begin with `prefix`, without one volume.
 fn usage(
     facts: &mut Facts<'_>,
     prefix: &str,
@@ -130,7 +131,7 @@ fn usage(
 ) -> Result<BTreeMap<String, Usage>, Halt> {
     let found = Halt::caught(entries(facts, prefix))?.map_err(VolumeError::Store)?;
     let mut usage: BTreeMap<String, Usage> = BTreeMap::new();
-    // How large they are is not known.
+    // Their sizes are unknown.
     for tenant in found.damaged.keys().filter_map(|name| tenant_of(name)) {
         usage.entry(tenant.to_owned()).or_default().add(0);
     }
@@ -197,7 +198,7 @@ impl Procedure for FindLimits {
     }
 }
 
-/// Whether limits are such that something can be done.
+/// Whether a tenant can do anything within these limits.
 fn check(limits: &TenantLimits) -> Result<(), VolumeError> {
     if limits.max_iops == Some(0) || limits.max_rate == Some(0) {
         return Err(invalid(
@@ -207,8 +208,8 @@ fn check(limits: &TenantLimits) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Finds what a tenant has stored, with its deleted volumes, and how much it may store. What it has is not
-/// counted where it may have any amount.
+/// Finds the stored bytes of a tenant, with its deleted volumes, and its limit. It does not count
+/// if the tenant has no limit.
 #[derive(Clone, Debug)]
 pub struct FindRoom(pub String);
 
@@ -260,10 +261,11 @@ fn allow(facts: &mut Facts<'_>, tenant: &str, volume: VolumeId, sectors: u64) ->
     Ok(())
 }
 
-/// Gives a volume its name, if its tenant may have it: from then on there is such a volume.
+/// Gives a volume its name, if its tenant may have it: from then on the volume exists.
 ///
 /// # Errors
-/// If there is no such tenant or it is over a limit, the name is taken, or the objects cannot be read or written.
+/// If the tenant does not exist or is over a limit, another volume has the name, or the store
+/// cannot read or write the objects.
 pub(super) fn put_name(
     facts: &mut Facts<'_>,
     spec: &VolumeSpec,
@@ -279,8 +281,9 @@ pub(super) fn put_name(
     Ok(())
 }
 
-/// Creates a volume, or gives a clone its name. It fails if name or sizes are not allowed, the tenant may not
-/// have the volume, the name is taken, or the objects cannot be read or written.
+/// Creates a volume, or gives a clone its name. It fails if the name or the sizes are invalid, the
+/// tenant may not have the volume, or another volume has the name. It also fails if the store
+/// cannot read or write the objects.
 #[derive(Clone, Debug)]
 pub struct CreateVolume(pub CatalogEntry);
 
@@ -300,8 +303,8 @@ impl Procedure for CreateVolume {
     }
 }
 
-/// Decides whether a volume may be given a size. It fails if its tenant would be over a limit, or the objects
-/// cannot be read.
+/// Decides whether a volume may get a size. It fails if its tenant would be over a limit, or the
+/// store cannot read the objects.
 #[derive(Clone, Debug)]
 pub struct AllowSize(pub CatalogEntry);
 
@@ -317,7 +320,7 @@ impl Procedure for AllowSize {
     }
 }
 
-/// Does what is asked about tenants; the message of a failure says why and what to do.
+/// Executes an operation on tenants. The message of a failure gives the reason and the next step.
 #[derive(Clone, Debug)]
 pub struct OperateTenants(pub TenantOperation);
 
@@ -371,7 +374,7 @@ fn list(facts: &mut Facts<'_>) -> Result<TenantReply, Halt> {
                 list.push(usage.remove(&name).unwrap_or_default().info(name, limits));
             }
             Ok(None) => {}
-            // One that is damaged costs its own tenant, and no other.
+            // A damaged record costs its own tenant, and no other.
             Err(reason) => {
                 facts.note(Note::Error(format!("tenant {name} cannot be listed: {reason}")));
             }

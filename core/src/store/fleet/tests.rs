@@ -216,7 +216,8 @@ fn a_claim_that_comes_after_the_data_is_gone_leaves_nothing() {
 
 #[test]
 fn of_a_removal_and_a_restoration_one_wins() {
-    // Each restoration has got so far when everything is removed; each removal when the volume is restored.
+    // Each restoration has got so far when everything is removed; each removal when the volume is
+    // restored.
     for steps in 0.. {
         let mut place = deleted();
         let mut late = Runner::new(restore(), NOW);

@@ -1,4 +1,5 @@
-//! A bundle: an immutable object with runs of records that were moved out of segments (`docs/formats.md`).
+//! A bundle: an immutable object with runs of records that garbage collection moved out of segments
+//! (`docs/formats.md`).
 //!
 //! ```text
 //! ┌────────┬────────────────────────────────────────────┬──────────────────────┐
@@ -7,9 +8,9 @@
 //! └────────┴────────────────────────────────────────────┴──────────────────────┘
 //! ```
 //!
-//! A record in it has the epoch, number and checksums that it had, and is about a part of what it was about. Who
-//! looks for a run by its [`Place`] gets the [`Place`] of the record in the bundle, which is read and verified as in
-//! a segment.
+//! A record in a bundle keeps its epoch, number and checksums, and covers a part of its former
+//! sectors. A reader that looks for a run by its [`Place`] gets the [`Place`] of the record in the
+//! bundle. It reads and verifies that place like one in a segment.
 
 use crate::block::{self, BLOCK_SECTORS, VolumeId};
 use crate::record::packed::MAX_PACKED_BYTES;
@@ -26,12 +27,12 @@ pub const BUNDLE_VERSION: u16 = 1;
 pub const HEADER_BYTES: usize = size_of::<RawHeader>();
 /// Bytes of an entry of the index.
 pub const ENTRY_BYTES: usize = size_of::<RawEntry>();
-/// Most bytes of records: offsets are 32 bits, and an object is put whole.
+/// Most bytes of records: offsets have 32 bits, and a store puts an object whole.
 pub const MAX_RECORDS_BYTES: u64 = 128 << 20;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"LHBU");
 
-/// The name of a bundle. Names are never used again.
+/// The name of a bundle. No name comes twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BundleId {
     /// The volume whose segments are in it.
@@ -42,7 +43,7 @@ pub struct BundleId {
     pub number: u64,
 }
 
-/// What there is to know of a bundle before it is read.
+/// The facts about a bundle that a reader needs before it reads the bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bundle {
     /// Its name.
@@ -61,7 +62,7 @@ impl Bundle {
     /// Verifies the bytes at [`Bundle::head_range`].
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The damage of the bytes.
     pub fn index(&self, bytes: &Bytes) -> Result<Index, MapError> {
         let head = Head::parse(bytes)?;
         if (head.id, head.entries) != (self.id, self.entries) {
@@ -108,7 +109,7 @@ struct RawEntry {
 const _: () = assert!(HEADER_BYTES == 64 && ENTRY_BYTES == 24);
 const _: () = assert!(MAX_RECORD_SECTORS < 1 << 16 && MAX_PACKED_BYTES < 1 << 32);
 
-/// A run that was moved.
+/// A moved run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BundleEntry {
     segment: u64,
@@ -125,7 +126,7 @@ impl BundleEntry {
     }
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Its name.
@@ -139,7 +140,7 @@ impl Head {
     /// Reads the header at the start of `bytes`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the header.
     pub fn parse(bytes: &[u8]) -> Result<Head, MapError> {
         let Ok((raw, _)) = RawHeader::ref_from_prefix(bytes) else { return Err(MapError::Short) };
         if raw.magic.get() != MAGIC {
@@ -190,7 +191,7 @@ impl Index {
     /// Verifies the bytes at [`Head::index_range`].
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The damage of the bytes.
     pub fn new(head: Head, bytes: Bytes) -> Result<Index, MapError> {
         let range = head.index_range();
         if bytes.len() as u64 != range.end - range.start {
@@ -219,7 +220,7 @@ impl Index {
     }
 
     fn raw(&self) -> &[RawEntry] {
-        // The length was verified.
+        // The constructor has verified the length.
         <[RawEntry]>::ref_from_bytes(&self.bytes).unwrap_or_default()
     }
 
@@ -247,9 +248,10 @@ impl Index {
         self.bytes.len() as u64
     }
 
-    /// Where in the bundle's object a run of `sectors` sectors is, if it was moved here: the same number of the
-    /// write, and a record that begins where that in the bundle does. The segment of the result is that of `place`; it
-    /// is the object that is another.
+    /// Returns the place in the bundle's object of a run of `sectors` sectors, if garbage
+    /// collection moved the run here. The number of the write is the same, and the record begins
+    /// where the one in the bundle does. The result has the segment of `place`, but its data is in
+    /// another object.
     #[must_use]
     pub fn find(&self, place: Place, sectors: u64) -> Option<Place> {
         let run = place.skip()..place.skip().checked_add(sectors)?;
@@ -259,7 +261,8 @@ impl Index {
         place.moved(at, skip, entry.sectors, entry.packed_bytes)
     }
 
-    /// The bytes of the object at which the record with a run begins, and the sectors of the old record before it.
+    /// The bytes of the object at which the record with a run begins, and the sectors of the old
+    /// record before it.
     #[must_use]
     pub fn record(&self, segment: u64, offset: u32, run: &Range<u64>) -> Option<(u64, u64)> {
         let entry = self.before(segment, offset, run.start)?;
@@ -279,7 +282,7 @@ impl Index {
         after.checked_sub(1).map(|number| self.entry(number))
     }
 
-    /// What is in it.
+    /// The header of the bundle.
     #[must_use]
     pub fn head(&self) -> &Head {
         &self.head
@@ -298,7 +301,7 @@ impl Index {
 /// Verifies a whole bundle: its index, and all of its records.
 ///
 /// # Errors
-/// What is wrong with it, and the sectors of the records that are damaged if the rest is good.
+/// The damage. If only records are damaged, their sectors too.
 pub fn verify(id: BundleId, object: &Bytes) -> Result<(), (String, Vec<block::Range>)> {
     let whole = |error: MapError| (error.to_string(), Vec::new());
     let head = Head::parse(object).map_err(whole)?;
@@ -362,9 +365,10 @@ impl Builder {
         self.entries.is_empty()
     }
 
-    /// Adds a run of the record at byte `offset` of `segment`: `run` in sectors from the beginning of that record, and what is
-    /// needed to end at block boundaries of the volume. `record` is it, or what an earlier move has left of it, `skip`
-    /// sectors from that beginning. Runs of a record have a block between them.
+    /// Adds a run of the record at byte `offset` of `segment`. `run` counts sectors from the
+    /// beginning of that record. The function adds the sectors that the run needs to end at block
+    /// boundaries of the volume. `record` is the record, or the rest of it after an earlier move,
+    /// which begins `skip` sectors later. Runs of a record have a block between them.
     ///
     /// # Panics
     /// If the run is not in the record.
@@ -388,7 +392,7 @@ impl Builder {
         (self.entries.len(), self.records.len())
     }
 
-    /// Takes back what was added since.
+    /// Takes back everything that `push` has added since.
     pub fn truncate(&mut self, (entries, records): (usize, usize)) {
         self.entries.truncate(entries);
         self.records.truncate(records);
@@ -432,7 +436,8 @@ impl Builder {
     }
 }
 
-/// Sectors of a run widened to the blocks of the volume that it touches, in a record that begins at `lba`.
+/// Sectors of a run widened to the blocks of the volume that it touches, in a record that begins at
+/// `lba`.
 #[must_use]
 pub fn in_blocks(lba: u64, run: Range<u64>, sectors: u64) -> Range<u64> {
     let before = (lba + run.start) % BLOCK_SECTORS;

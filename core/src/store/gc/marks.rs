@@ -1,5 +1,5 @@
-//! What is named of the segments that are being emptied: 12 bytes of memory for each run that an entry names, twice at most, however
-//! many roots name it.
+//! Marks the named parts of the segments that a round empties. A run that an entry names takes 12
+//! bytes of memory, at most twice, however many roots name it.
 
 use super::bundle::in_blocks;
 use crate::store::map::page::MapEntry;
@@ -19,17 +19,17 @@ struct Run {
 #[derive(Clone, Debug, Default)]
 struct Runs {
     list: Vec<Run>,
-    /// As many are put in order, and into as few as possible.
+    /// At this number of runs the marks sort and merge them.
     limit: usize,
 }
 
-/// Runs of a segment before they are put in order, at least.
+/// The least number of runs of a segment before the marks sort them.
 const UNSORTED: usize = 256;
 
 impl Runs {
     fn push(&mut self, run: Run) {
         match self.list.last_mut() {
-            // As when a map is in order and the data was written in order.
+            // The usual case: a map in order, and data that a host wrote in order.
             Some(last) if last.takes(&run) => last.end = last.end.max(run.end),
             _ => self.list.push(run),
         }
@@ -66,8 +66,8 @@ pub struct Marks {
     segments: BTreeMap<u64, Runs>,
 }
 
-/// What is named of a record: its offset, its sectors, and the runs in order, at block boundaries of the volume, with a block or
-/// more between them.
+/// The named parts of a record: its offset, its sectors, and the runs in order. Runs end at block
+/// boundaries of the volume, with a block or more between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// Byte of the segment at which the record begins.
@@ -79,7 +79,7 @@ pub struct Named {
 }
 
 impl Marks {
-    /// Nothing is named yet of these segments.
+    /// Begins without names of these segments.
     #[must_use]
     pub fn new(segments: impl IntoIterator<Item = u64>) -> Marks {
         Marks { segments: segments.into_iter().map(|segment| (segment, Runs::default())).collect() }
@@ -107,7 +107,8 @@ impl Marks {
         self.segments.keys().copied()
     }
 
-    /// What is named of a segment, in order of offset; no more is marked of it after that.
+    /// Takes the named parts of a segment, in order of offset. The caller marks nothing of the
+    /// segment after that.
     pub fn take(&mut self, segment: u64) -> Vec<Named> {
         let mut runs = self.segments.remove(&segment).unwrap_or_default();
         runs.sort();

@@ -1,9 +1,10 @@
-//! Giving space back: what of which segments is still named, which segments to empty, and moving what is left of
-//! them into [bundles](bundle).
+//! Giving space back: what of which segments is still named, which segments to empty, and moving
+//! what is left of them into [bundles](bundle).
 //!
-//! Maps are not touched: a record's name, its segment and offset, stays its name, and a second map says which segments
-//! have moved into which bundle. What is live is what an entry of a live fragment names, so a [`Round`] reads all
-//! fragments of all roots that are kept, each once. It deletes nothing; it says what nobody needs any more.
+//! Maps are not touched: a record's name, its segment and offset, stays its name, and a second map
+//! says which segments have moved into which bundle. What is live is what an entry of a live
+//! fragment names, so a [`Round`] reads all fragments of all roots that are kept, each once. It
+//! deletes nothing; it says what nobody needs any more.
 //!
 //! | module | is |
 //! |---|---|

@@ -1,6 +1,7 @@
-//! What has moved where: a second map, of segments instead of sectors, in the same form. Its entry for a segment is a
-//! [`Place`] whose segment is a bundle's number, whose `seq` is the bundle's generation, and whose offset is the
-//! number of entries in the bundle's index, so that one read fetches that.
+//! What has moved where: a second map, of segments instead of sectors, in the same form. Its entry
+//! for a segment is a [`Place`] whose segment is a bundle's number, whose `seq` is the bundle's
+//! generation, and whose offset is the number of entries in the bundle's index, so that one read
+//! fetches that.
 //!
 //! A hole says that nothing of a segment is named any more that had been in a bundle before.
 
@@ -18,7 +19,8 @@ const MAX_RUNS: usize = 1 << 12;
 /// Before what a root says of it.
 const TAG: [u8; 4] = *b"MOVD";
 
-/// The sector of the second map that stands for a segment; `None` for staged objects, which do not move.
+/// The sector of the second map that stands for a segment; `None` for staged objects, which do not
+/// move.
 #[must_use]
 pub fn range_of(segment: u64) -> Option<Range> {
     (segment & STAGED_BIT == 0).then(|| Range::new(segment, 1))

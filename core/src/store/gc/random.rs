@@ -1,5 +1,5 @@
-//! Any history of writes, any roots kept of it, any segments emptied: what every root names is found, is the same, and is
-//! nowhere else.
+//! Any history of writes, any kept roots and any emptied segments: the data that every root names
+//! is there, unchanged, and in one place only.
 
 use super::bundle::{BundleId, Head, Index};
 use super::round::{Emptied, Event, Object, Output, Round};
@@ -30,7 +30,7 @@ enum Write {
     Discard(Range),
     /// The segment ends.
     Seal,
-    /// A root of the map as it is now is kept.
+    /// Keeps a root of the present map.
     Keep,
 }
 
@@ -49,7 +49,7 @@ fn write() -> impl Strategy<Value = Write> {
     ]
 }
 
-/// What is stored, and what it should be.
+/// The stored objects, and the expected content.
 #[derive(Default)]
 struct World {
     /// Everything in it is the number of its write, in each byte and each sector.
@@ -58,7 +58,7 @@ struct World {
     moved: BTreeMap<u64, BundleId>,
     fragments: BTreeMap<FragmentId, Bytes>,
     roots: Vec<(Table, Vec<Fragment>)>,
-    /// What is in the fragments: roots share those that say the same.
+    /// The content of the fragments: roots share equal ones.
     known: Vec<(Entries, Fragment)>,
     next_bundle: u64,
 }
@@ -108,7 +108,7 @@ impl World {
                     number += 1;
                     continue;
                 }
-                // Of whole segments only.
+                // Only whole segments.
                 Write::Keep if open.is_empty() => {
                     world.keep(&map);
                     continue;
@@ -333,7 +333,7 @@ proptest! {
         let policy = Policy { high_percent: 100, low_percent: 100, ..Policy::default() };
         let choice = choose(&sources, &usage, &policy, Fixed::default());
         let chosen: Vec<_> = choice.unnamed.into_iter().chain(choice.moved).collect();
-        // What nobody names is always among them.
+        // An object without names is always among them.
         for (number, source) in sources.iter().enumerate() {
             if source.segments.iter().all(|segment| usage.of(*segment) == 0) {
                 prop_assert!(chosen.contains(&number) || source.bytes == 0);
@@ -346,7 +346,7 @@ proptest! {
         for (segment, bytes) in &world.segments {
             prop_assert!(bytes.is_empty() || usage.of(*segment) > 0, "segment {}", segment);
         }
-        // Exactly what some root names is counted, and as the oldest that has it names it.
+        // The count is exact, and is that of the oldest root that has the segment.
         for segment in 1..=world.last() {
             let named = |(map, _): &(Table, Vec<Fragment>)| {
                 let here = |place: &Place| !place.is_zero() && place.segment() == segment;
@@ -374,7 +374,7 @@ proptest! {
         bytes[byte] ^= 1_u8 << bit;
         let before = world.segments.insert(number, bytes.into()).unwrap();
         let (_, damaged) = world.collect(objects);
-        // What nobody names is not looked at.
+        // The collector does not read an object without names.
         let stays = damaged.contains(&Object::Segment(number));
         prop_assert_eq!(stays, world.segments.contains_key(&number));
         if stays {
@@ -408,7 +408,7 @@ proptest! {
     }
 }
 
-/// A store in which blocks are overwritten at random; what the policy keeps it at.
+/// A store under random overwrites of blocks, and the space that the policy keeps.
 #[test]
 fn space_and_writes_stay_bounded_under_random_overwrites() {
     // In blocks; a segment is as many as 4 MiB have.

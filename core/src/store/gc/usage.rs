@@ -1,25 +1,27 @@
-//! How much of each segment is named by the map, by snapshots and by clones; and which segments are worth emptying.
+//! Counts the bytes of each segment that the map, snapshots and clones name, and chooses the
+//! segments to empty.
 
 use crate::store::map::page::MapEntry;
 
-/// Bytes that are named of each segment, by the root that names most of it: 8 bytes of memory a segment.
+/// The named bytes of each segment, by the root that names most of it: 8 bytes of memory a segment.
 ///
-/// Roots are to be counted in order of age, each by what it names and the one before did not, and the other way round.
-/// Of a segment the first root that has it names all that any later one does, unless the volume was rolled back: then two
-/// branches may name different parts, and it is too little. Nothing hangs on that but how much there is to move:
-/// a segment that a single entry names is never one of which nothing is named.
+/// The caller counts roots in order of age. For each root it gives two things: the names that the
+/// root before does not have, and the names that only the root before has. The first root with a
+/// segment names at least the parts that any later root names. The exception is a volume after a
+/// rollback: then two branches may name different parts, and the count is too low. Only the
+/// estimate of the work depends on that. A segment with a single entry never counts as unnamed.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     /// The segment before the first.
     before: u64,
-    /// By the root that is being counted.
+    /// By the present root.
     now: Vec<u32>,
     /// By the one that names most; not 0 if any names something.
     most: Vec<u32>,
 }
 
 impl Usage {
-    /// Nothing is named of the segments after `before` up to `last`.
+    /// Begins without names of the segments after `before` up to `last`.
     #[must_use]
     pub fn new(before: u64, last: u64) -> Usage {
         let segments = last.saturating_sub(before) as usize;
@@ -51,21 +53,21 @@ impl Usage {
         self.now[slot] = self.now[slot].saturating_sub(bytes);
     }
 
-    /// All of a root has been counted.
+    /// The present root ends.
     pub fn end_root(&mut self) {
         for (most, now) in self.most.iter_mut().zip(&self.now) {
             *most = (*most).max(*now);
         }
     }
 
-    /// Bytes that are named of a segment; all of one that is not counted.
+    /// Named bytes of a segment; all bytes of an uncounted one.
     #[must_use]
     pub fn of(&self, segment: u64) -> u64 {
         self.slot(segment).map_or(u64::MAX, |slot| u64::from(self.most[slot]))
     }
 }
 
-/// An object with what may be moved: a segment, or a bundle.
+/// An object whose data the collector may move: a segment, or a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The segments whose records are in it: one, or of a bundle several.
@@ -77,13 +79,14 @@ pub struct Source {
 /// When to collect, and how much.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Nothing is moved while all objects take no more than this, in percent of what is named.
+    /// The collector moves nothing while all objects take at most this percentage of the named
+    /// bytes.
     pub high_percent: u64,
-    /// As many are emptied as it takes to get there.
+    /// Otherwise it empties objects until they take this percentage.
     pub low_percent: u64,
     /// Most bytes moved in a round.
     pub moved_bytes_max: u64,
-    /// Nothing is counted while less than this is stored.
+    /// The collector counts nothing while less than this is stored.
     pub least_bytes: u64,
     /// Most bytes read or written in a second; 0 for as many as there is time for.
     pub bytes_per_second: u64,
@@ -101,30 +104,31 @@ impl Default for Policy {
     }
 }
 
-/// What is stored and cannot be emptied.
+/// The stored bytes that the collector cannot empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fixed {
     /// Its size.
     pub stored_bytes: u64,
-    /// What is named of it, at most.
+    /// The upper bound of their named bytes.
     pub named_bytes: u64,
 }
 
-/// What is to be done.
+/// The work for the collector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Of these nothing is named.
+    /// The objects without named data.
     pub unnamed: Vec<usize>,
-    /// What is named of these is to be moved.
+    /// The objects whose named data the collector moves.
     pub moved: Vec<usize>,
-    /// Bytes of all objects but those of which nothing is named.
+    /// Bytes of all objects but the unnamed ones.
     pub stored_bytes: u64,
-    /// What is named of them, at most.
+    /// The upper bound of their named bytes.
     pub named_bytes: u64,
 }
 
-/// Which of these objects are worth emptying: those of which least is named for their size. (Preferring what is old, as log-structured file systems do, was tried: it writes a seventh more, since
-/// what is moved is put together again whatever its age.)
+/// Chooses the objects to empty: those with the lowest share of named bytes. Log-structured file
+/// systems prefer old objects. A test of that wrote a seventh more, because the collector joins
+/// moved data whatever its age.
 #[must_use]
 pub fn choose(sources: &[Source], usage: &Usage, policy: &Policy, fixed: Fixed) -> Choice {
     let named = |source: &Source| {
@@ -146,7 +150,7 @@ pub fn choose(sources: &[Source], usage: &Usage, policy: &Policy, fixed: Fixed) 
             ranked.push((named, number));
         }
     }
-    // By the share that is named.
+    // By the share of named bytes.
     ranked.sort_unstable_by(|&(a, i), &(b, j)| {
         let shares = [a, b].map(u128::from);
         let bytes = [i, j].map(|number| u128::from(sources[number].bytes));

@@ -1,4 +1,4 @@
-//! What can be wrong with the objects of a map.
+//! Errors in the objects of a map.
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

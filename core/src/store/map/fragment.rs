@@ -6,9 +6,9 @@
 //! └──────┴───┴──────┴────────────────────────────────────────┴─────────┘
 //! ```
 //!
-//! Who reads one knows its [`Fragment`] already, which says the index's checksum, which says those of the
-//! pages: bytes of another fragment, or of another part of this one, are never taken for what was
-//! asked for. The trailer says the same as the [`Fragment`], for who has nothing but the object.
+//! A reader has the [`Fragment`] already. It holds the index's checksum, and the index holds those
+//! of the pages. So a reader never accepts the bytes of another fragment, or of another part of
+//! this one. The trailer repeats the [`Fragment`] for a reader that has only the object.
 
 use super::error::MapError;
 use super::page::{Encoder, Entries, MapEntry, PAGE_BYTES, Page};
@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the format.
 pub const FRAGMENT_VERSION: u16 = 1;
-/// Bytes of pages after which a fragment that is being made is full.
+/// Bytes of pages at which a new fragment is full.
 pub const FRAGMENT_BYTES: u64 = 4 << 20;
 /// Most bytes of pages in a fragment.
 pub const MAX_PAGES_BYTES: u64 = 1 << 30;
@@ -33,10 +33,10 @@ const INDEX_ENTRY_BYTES: usize = size_of::<RawPage>();
 
 const _: () = assert!(FRAGMENT_BYTES + (PAGE_BYTES as u64) < MAX_PAGES_BYTES);
 
-/// The name of a fragment. Names are never used again.
+/// The name of a fragment. No name comes twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FragmentId {
-    /// The volume whose map it was written for; a clone's map refers to others' fragments.
+    /// The volume that wrote it for its map; a clone's map refers to others' fragments.
     pub volume: VolumeId,
     /// The generation of who wrote it.
     pub generation: u64,
@@ -44,7 +44,7 @@ pub struct FragmentId {
     pub number: u64,
 }
 
-/// What there is to know about a fragment before it is read.
+/// The facts about a fragment that a reader needs before it reads the fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// Its name.
@@ -171,7 +171,7 @@ impl Fragment {
     /// Reads the last [`TRAILER_BYTES`] of an object of `object_bytes`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the trailer.
     pub fn parse_trailer(trailer: &[u8], object_bytes: u64) -> Result<Fragment, MapError> {
         let raw = RawTrailer::ref_from_bytes(trailer).map_err(|_| MapError::Short)?;
         if raw.magic.get() != TRAILER_MAGIC {
@@ -191,10 +191,10 @@ impl Fragment {
         }
     }
 
-    /// Verifies a whole object: every checksum, and that its entries are what it says.
+    /// Verifies a whole object: every checksum, and that its entries match the trailer.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the object.
     pub fn verify(object: &Bytes) -> Result<Fragment, MapError> {
         let trailer = object.len().checked_sub(TRAILER_BYTES).ok_or(MapError::Short)?;
         let fragment = Fragment::parse_trailer(&object[trailer..], object.len() as u64)?;
@@ -242,7 +242,7 @@ impl Index {
     /// Verifies the bytes at [`Fragment::index_range`].
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The damage of the bytes.
     pub fn new(fragment: &Fragment, bytes: Bytes) -> Result<Index, MapError> {
         if bytes.len() != fragment.pages as usize * INDEX_ENTRY_BYTES {
             return Err(MapError::Short);
@@ -273,7 +273,7 @@ impl Index {
     }
 
     fn raw(&self) -> &[RawPage] {
-        // The length was verified.
+        // The constructor has verified the length.
         <[RawPage]>::ref_from_bytes(&self.bytes).unwrap_or_default()
     }
 
@@ -317,19 +317,19 @@ impl Index {
         if good { Ok(()) } else { Err(MapError::Checksum("page")) }
     }
 
-    /// Verifies the bytes of a page, to be kept in memory.
+    /// Verifies the bytes of a page, to keep it in memory.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the page.
     pub fn page(&self, page: usize, bytes: Bytes) -> Result<Page, MapError> {
         self.verify(page, &bytes)?;
         Page::new(bytes, self.span(page))
     }
 
-    /// Verifies the bytes of a page and gives its entries.
+    /// Verifies the bytes of a page and returns its entries.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the page.
     pub fn entries<'a>(
         &self,
         page: usize,
@@ -339,10 +339,10 @@ impl Index {
         self.verified_entries(page, bytes)
     }
 
-    /// The entries of a page of a fragment that was verified as a whole.
+    /// Returns the entries of a page, of a fragment that the caller has verified as a whole.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the page.
     pub fn verified_entries<'a>(
         &self,
         page: usize,

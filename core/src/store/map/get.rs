@@ -1,11 +1,11 @@
-//! What is to be read of a map, and what of it could not be.
+//! The read of a part of a map, and the damage that it finds.
 
 use super::error::MapError;
 use super::fragment::{Fragment, FragmentId};
 use super::pages::{Key, Part};
 use crate::block::Range;
 
-/// Which part of a fragment is to be read.
+/// The part of a fragment to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FragmentPart {
     /// Its index.
@@ -14,14 +14,14 @@ pub enum FragmentPart {
     Pages(std::ops::Range<u32>),
 }
 
-/// Bytes of a fragment to be read.
+/// Bytes of a fragment to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Get {
     /// Which fragment.
     pub fragment: Fragment,
-    /// What the bytes are.
+    /// The meaning of the bytes.
     pub what: FragmentPart,
-    /// Which bytes of the object.
+    /// The range of bytes in the object.
     pub bytes: std::ops::Range<u64>,
 }
 
@@ -37,12 +37,12 @@ impl Get {
     }
 }
 
-/// Part of a map that cannot be read.
+/// A part of a map that the engine cannot read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// In which fragment.
     pub fragment: FragmentId,
-    /// About these sectors nothing is known.
+    /// The map says nothing about these sectors.
     pub span: Range,
     /// What is wrong.
     pub reason: MapError,

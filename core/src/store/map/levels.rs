@@ -1,8 +1,9 @@
-//! Which fragments a map consists of, and which to merge next.
+//! The fragments of a map, and the choice of the next merge.
 //!
-//! Level 0 has the flushes, the newest first; they may overlap each other. In each level from 1 on
-//! fragments are disjoint and in order, and a level may have some ten times the bytes of the one above
-//! it. Of two entries for a sector the one in the newer flush, or in the higher level, counts.
+//! Level 0 has the flushes, the newest first; they may overlap each other. In each level from 1 on,
+//! fragments are disjoint and in order. A level may have some ten times the bytes of the level
+//! above it. Of two entries for a sector, the one in the newer flush, or in the higher level,
+//! counts.
 
 use super::error::MapError;
 use super::fragment::{Fragment, FragmentId};
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 
 /// Most levels besides level 0: ten times ten times … 32 MiB are more than there can be.
 pub const LEVELS_MAX: usize = 12;
-/// A fragment smaller than this part of a full one is merged with its neighbour when that is written.
+/// A merge takes in a neighbor that is smaller than this part of a full fragment.
 const SMALL: u64 = 2;
 
 /// The fragments of a map.
@@ -24,20 +25,20 @@ pub struct Levels {
     sorted: Vec<Vec<Fragment>>,
 }
 
-/// A merge to be made.
+/// The next merge.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Runs of fragments to merge, the newest first.
     pub sources: Vec<Vec<Fragment>>,
     /// The level that the result goes to.
     pub target: usize,
-    /// Sectors about which lower levels may know something: only there holes have to be kept.
+    /// Sectors that lower levels may know about: the merge must keep holes only there.
     pub below: RangeSet,
-    /// There is nothing to merge: the fragments go as they are.
+    /// Nothing to merge: the fragments move as they are.
     pub moves: bool,
 }
 
-/// How far the fragments of a map have been merged into those of the lowest level.
+/// How far the map has merged its fragments into those of the lowest level.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Compaction {
     /// The level that goes into the next one.
@@ -120,9 +121,9 @@ impl Levels {
         }
     }
 
-    /// The merge that is due, if one is: of level 0 when it has too many runs, else out of the level
-    /// that is over its limit most, else of a fragment that has more holes than anything else and hides
-    /// something: what it hides is wasted. `cursors` has for each level where its last merge ended.
+    /// The due merge, if there is one. First comes level 0 with too many runs. Then comes the level
+    /// that exceeds its limit most. Last comes a fragment of mostly holes that hides data, because
+    /// the hidden data wastes space. `cursors` has for each level the end of its last merge.
     #[must_use]
     pub fn choose(&self, limits: &Limits, cursors: &mut [u64; LEVELS_MAX]) -> Option<Plan> {
         let most = limits.runs.max(1);
@@ -152,8 +153,8 @@ impl Levels {
         Some(self.plan(limits, vec![vec![fragment]], n + 2))
     }
 
-    /// The next merge that it takes until nothing that was there when the compaction began lies over anything else, if
-    /// it takes one. Merges that are due go first.
+    /// The next merge that it takes until nothing that was there when the compaction began lies
+    /// over anything else, if it takes one. Merges that are due go first.
     #[must_use]
     pub fn compact(&self, limits: &Limits, at: &mut Compaction) -> Option<Plan> {
         if at.level == 0 {
@@ -176,7 +177,7 @@ impl Levels {
         None
     }
 
-    /// Sectors of data in fragments that lie over others: so many may be counted twice.
+    /// Sectors of data in fragments that lie over others: the upper bound of double counts.
     #[must_use]
     pub fn overlying_sectors(&self) -> u64 {
         let sources: Vec<&[Fragment]> = self.sources().collect();
@@ -208,8 +209,8 @@ impl Levels {
         let hit = overlapping(level, hull(&sources));
         let moves = target > 1 && hit.is_empty() && !sources.iter().flatten().any(small);
         if !moves {
-            // Small neighbours are taken along, so that what is written bit by bit ends up in few
-            // fragments.
+            // The merge takes small neighbors along. So data that a host writes bit by bit ends up
+            // in few fragments.
             let mut hit = hit;
             if hit.start > 0 && small(&level[hit.start - 1]) {
                 hit.start -= 1;
@@ -244,7 +245,7 @@ impl Levels {
         }
         gone.retain(|fragment| !result.iter().any(|kept| kept.id == fragment.id));
         let level = &mut self.sorted[plan.target - 1];
-        // Nothing of the level lies between what was taken out of it.
+        // Nothing of the level lies between the removed fragments.
         let first = result.first().map_or(0, |fragment| fragment.span.lba);
         let at = level.partition_point(|fragment| fragment.span.lba < first);
         level.splice(at..at, result);

@@ -1,20 +1,21 @@
-//! What bounds a map.
+//! Limits of a map.
 //!
 //! [`Tree`]: super::Tree
 
 use super::fragment::FRAGMENT_BYTES;
 use super::page::PAGE_BYTES;
 
-/// What bounds a [`Tree`]. Besides its table, which its owner bounds by freezing it, and the cache, it
-/// takes the memory of a flush and a merge: three times `fragment_bytes` each, and for the merge a chunk
-/// of pages twice `runs` and one more times.
+/// Limits of a [`Tree`]. The memory of its table does not count: its owner bounds the table by
+/// freezing it. The cache does not count either. A flush and a merge take three times
+/// `fragment_bytes` each. The merge also takes a chunk of pages for each of twice `runs` and one
+/// more sources.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Most bytes of a page; at most [`PAGE_BYTES`].
     pub page_bytes: usize,
     /// A fragment with so many bytes of pages is full.
     pub fragment_bytes: u64,
-    /// So many flushes are merged into level 1. A lookup looks at each.
+    /// At this number of flushes the map merges them into level 1. A lookup reads each flush.
     pub runs: usize,
     /// Bytes that level 1 may have.
     pub level_bytes: u64,

@@ -1,9 +1,9 @@
-//! Finding what a map says about a range: in the tables, then in the flushes and levels from the newest
-//! to the oldest.
+//! Finds the entries of a map for a range: in the tables, then in the flushes and levels from the
+//! newest to the oldest.
 //!
-//! Pages that are not in memory are asked for all at once, as far as it is known which, and are held
-//! until there is an answer: a cache that is too small makes a lookup slow, not endless. Fragments that
-//! a merge replaces meanwhile cost another round.
+//! The lookup requests all known pages that are not in memory at once, and holds them until it has
+//! an answer. So a cache that is too small makes a lookup slow, not endless. If a merge replaces
+//! fragments meanwhile, that costs another round.
 
 use super::error::MapError;
 use super::fragment::{Fragment, Index};
@@ -22,12 +22,12 @@ use std::sync::Arc;
 /// Entries of a table that count as much as a page of a level.
 const TABLE_ENTRIES: usize = 1024;
 
-/// What a lookup came to.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The range from its beginning in order and without gaps; `None` for holes.
     Parts(Vec<(Range, Option<Place>)>),
-    /// These have to be read first; see [`Lookup::supply`].
+    /// The lookup needs these reads first; see [`Lookup::supply`].
     Needs(Vec<Get>),
 }
 
@@ -46,14 +46,14 @@ impl Lookup {
         Lookup::bounded(range, usize::MAX)
     }
 
-    /// Looks up as much of `range`, from its beginning, as `pages_max` pages of each level tell, or so many
-    /// times 1024 entries of a table, which is something.
+    /// Looks up a part of `range`, from its beginning: as much as `pages_max` pages of each level
+    /// cover. A table counts 1024 entries as a page. The part is never empty.
     #[must_use]
     pub fn bounded(range: Range, pages_max: usize) -> Lookup {
         Lookup { range, pages_max: pages_max.max(1), held: BTreeMap::new() }
     }
 
-    /// Takes what was read, and keeps it in the cache too.
+    /// Takes the result of a read, and keeps it in the cache too.
     ///
     /// # Errors
     /// The damage: the next step asks for the same again.
@@ -102,10 +102,10 @@ impl Lookup {
         }
     }
 
-    /// Looks at what is there: at the tables, the newest first, and the levels.
+    /// Reads the tables, the newest first, and the levels, as far as they are in memory.
     ///
     /// # Errors
-    /// The damage, of pages that had been verified when they came.
+    /// The damage of pages that the cache had verified when they came.
     pub fn step(
         &mut self,
         tables: &[&Table],
@@ -183,7 +183,7 @@ impl Lookup {
         range
     }
 
-    /// What a fragment says about what is unknown, as far as it is in memory.
+    /// Reads the entries of a fragment for the unknown sectors, as far as they are in memory.
     fn read(
         &mut self,
         fragment: &Fragment,
@@ -236,7 +236,7 @@ impl Lookup {
     }
 }
 
-/// Moves the parts of what is unknown that the entries, which are in order, tell to what is found.
+/// Moves the unknown parts that the entries cover to the found parts. The entries are in order.
 fn resolve(
     unknown: &mut Vec<Range>,
     found: &mut Vec<(Range, Option<Place>)>,

@@ -1,7 +1,7 @@
-//! Making fragments: of a table, and of other fragments.
+//! Makes fragments from a table, and from other fragments.
 //!
-//! Both go on in bounded steps. A merge holds for each of its sources an index, one chunk of encoded
-//! pages and one decoded page, and the fragment that is being made.
+//! Both work in bounded steps. A merge holds an index, a chunk of encoded pages and a decoded page
+//! for each of its sources, and the new fragment.
 
 use super::error::MapError;
 use super::fragment::{Builder, Fragment, Index};
@@ -17,20 +17,20 @@ use std::collections::VecDeque;
 
 /// Entries that a step looks at, at most: less than a millisecond.
 const STEP_ENTRIES: usize = 4096;
-/// Bytes of pages that a merge reads at once from a source. A guess: what a request to an object
-/// store is worth.
+/// Bytes of pages that a merge reads at once from a source. A guess at the size that justifies a
+/// request to an object store.
 const CHUNK_BYTES: u64 = 256 << 10;
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Debug)]
 pub enum MergeStep {
-    /// The next step can be taken.
+    /// The caller can take the next step.
     More,
-    /// These have to be read first: of each source at most one.
+    /// The merge needs these reads first: at most one of each source.
     Needs(Vec<(usize, Get)>),
     /// A fragment is full.
     Full(Builder),
-    /// That was all; what is left is the last fragment, if there is anything in it.
+    /// The merge has ended. The builder holds the last fragment, if it has entries.
     Done(Builder),
 }
 
@@ -123,8 +123,8 @@ struct Source {
 }
 
 impl Source {
-    /// Makes `head` the next entry that has sectors from `at` on, if there is one; says what has to be
-    /// read for that. Fragments of which newer entries hide all are passed over.
+    /// Makes `head` the next entry that has sectors from `at` on, if there is one. Returns the read
+    /// that this needs. It skips fragments that newer entries hide completely.
     fn advance(&mut self, at: u64, newer: &[Source]) -> Result<Option<Get>, Damage> {
         loop {
             self.head = self.head.and_then(|head| head.from(at));
@@ -225,7 +225,7 @@ impl Merge {
         }
     }
 
-    /// What was read for a source. What is wrong with pages shows in the next step.
+    /// Takes the result of a read for a source. Damage of pages shows in the next step.
     ///
     /// # Errors
     /// The damage: the step asks for the same again.

@@ -1,22 +1,23 @@
-//! Which sectors of a volume lie where: in its segments, or in objects staged for it.
+//! The map: the places of a volume's sectors, in its segments or in objects with staged data.
 //!
-//! A [`Tree`] has in memory what the newest segments say, and the rest in objects, of which it reads pages
-//! when it needs them: a log-structured merge of extents, whose memory does not grow with what is mapped.
+//! A [`Tree`] has the content of the newest segments in memory, and the rest in objects. It reads
+//! pages of these when it needs them. It is a log-structured merge of extents: its memory does not
+//! grow with the mapped sectors.
 //!
-//! | module | is |
+//! | module | content |
 //! |---|---|
-//! | `place` | where a run of sectors lies |
-//! | [`table`] | what the newest segments say, in memory |
+//! | `place` | the place of a run of sectors |
+//! | [`table`] | the entries of the newest segments, in memory |
 //! | [`page`] | up to 16 KiB of entries, coded |
 //! | [`fragment`] | an immutable object of pages, with their index |
-//! | [`levels`] | the fragments of a map, and which to merge next |
-//! | [`merge`] | makes fragments of a table, and of fragments |
+//! | [`levels`] | the fragments of a map, and the choice of the next merge |
+//! | [`merge`] | makes fragments from a table, and from fragments |
 //! | [`pages`] | the cache of pages and indexes, for all volumes of a store |
-//! | [`lookup`] | what a map says about a range |
-//! | [`tree`] | a volume's map, with all of that going on |
+//! | [`lookup`] | the entries of a map for a range |
+//! | [`tree`] | a volume's map, with all of this work in progress |
 //!
-//! None of them does I/O or deletes anything: they say what is to be read and written, and which
-//! fragments a map no longer needs.
+//! None of them does I/O or deletes anything. They name the objects to read and write, and the
+//! fragments that a map no longer needs.
 
 mod error;
 pub mod fragment;

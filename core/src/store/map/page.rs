@@ -1,7 +1,7 @@
 //! A page: up to 16 KiB of map entries in order, coded for size (`docs/formats.md`).
 //!
-//! A random write of 4 KiB costs about 11 bytes in a map of 1 TiB, a write that follows the one before
-//! it 4. Compressing pages besides does not pay: `longhaul-lab bench-map` measures it.
+//! A random write of 4 KiB costs about 11 bytes in a map of 1 TiB, a write that follows the one
+//! before it 4. Compressing pages besides does not pay: `longhaul-lab bench-map` measures it.
 
 use super::error::MapError;
 use super::place::Place;
@@ -17,7 +17,7 @@ const MAX_ENTRY_BYTES: usize = 1 + 7 * MAX_VARINT_BYTES;
 const MAX_VARINT_BYTES: usize = 10;
 /// The number of entries.
 const HEADER_BYTES: usize = 2;
-/// Length of a run that need not be said at the beginning of a page: 4 KiB.
+/// The length of a run that an entry at the beginning of a page leaves out: 4 KiB.
 const USUAL_SECTORS: u64 = 8;
 
 const KIND: u8 = 7;
@@ -46,7 +46,7 @@ pub struct MapEntry {
 }
 
 impl MapEntry {
-    /// What is left of it from `lba` on; nothing if it ends before.
+    /// The part of the entry from `lba` on; `None` if it ends before.
     #[must_use]
     pub fn from(self, lba: u64) -> Option<MapEntry> {
         if lba <= self.range.lba {
@@ -73,7 +73,7 @@ impl MapEntry {
     }
 }
 
-/// What an entry is coded against: the one before it.
+/// The entry before, which the code of an entry builds on.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     end: u64,
@@ -129,7 +129,8 @@ impl Encoder {
         self.first
     }
 
-    /// Adds an entry, which begins at or after the end of the one before; says whether there was room.
+    /// Adds an entry, which begins at or after the end of the one before; says whether there was
+    /// room.
     pub fn push(&mut self, entry: MapEntry) -> bool {
         let start = self.bytes.len();
         encode(entry, self.before, &mut self.bytes);
@@ -205,7 +206,7 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// Of a page whose checksum has been verified.
+    /// Returns the entries of a page whose checksum the caller has verified.
     ///
     /// # Errors
     /// [`MapError::Invalid`] if this is too short or too long for a page.
@@ -283,7 +284,7 @@ impl Iterator for Entries<'_> {
     }
 }
 
-/// A page in memory, from which entries anywhere in it can be read.
+/// A page in memory, with random access to its entries.
 #[derive(Debug)]
 pub struct Page {
     bytes: Bytes,
@@ -302,7 +303,7 @@ struct Mark {
 const MARKED_ENTRIES: u16 = 64;
 
 impl Page {
-    /// A page whose checksum has been verified, with entries about `span` only.
+    /// Makes a page with entries about `span` only. The caller has verified its checksum.
     ///
     /// # Errors
     /// [`MapError::Invalid`] or [`MapError::Short`] if these cannot be entries in order.

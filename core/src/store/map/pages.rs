@@ -1,9 +1,9 @@
-//! Pages and indexes in memory, for all volumes of a store, up to a limit in bytes that counts the
-//! tables of their maps too.
+//! Pages and indexes in memory, for all volumes of a store. Their limit in bytes also counts the
+//! tables of the maps.
 //!
-//! What is here was verified when it came, and never changes. Replacement is S3-FIFO (Yang et al.,
-//! SOSP 2023): what comes is on probation in a queue that takes a tenth of the room, so that a scan
-//! passes through without pushing out what is used again.
+//! The reader has verified each entry, and entries never change. Replacement is S3-FIFO (Yang et
+//! al., SOSP 2023): a new entry is on probation in a queue with a tenth of the room. So a scan
+//! passes through and does not push out entries that have uses.
 
 use super::fragment::{FragmentId, Index};
 use super::page::Page;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Memory of a page besides its bytes: keys in a queue and a tree, and the allocation. A guess.
 const OVERHEAD_BYTES: u64 = 192;
-/// Uses that are counted.
+/// The highest count of uses.
 const USES_MAX: u8 = 3;
 
 /// A part of a fragment.
@@ -26,10 +26,10 @@ pub enum Part {
     Bundle,
 }
 
-/// What is kept of a fragment.
+/// The name of an entry: a part of a fragment.
 pub type Key = (FragmentId, Part);
 
-/// A part of a fragment that has been read and verified.
+/// A part of a fragment, read and verified.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// Its index.
@@ -111,13 +111,13 @@ impl Pages {
         self.limit
     }
 
-    /// Whether tables take more than half of what there is: large ones are to be flushed.
+    /// Whether tables take more than half of the limit: then the large ones need a flush.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         self.tables > self.limit / 2
     }
 
-    /// Parts that were here when they were looked for, and that were not.
+    /// Lookups that found their part here, and lookups that did not.
     #[must_use]
     pub fn looks(&self) -> (u64, u64) {
         (self.hits, self.misses)
@@ -179,7 +179,7 @@ impl Pages {
                 self.leave_main(key);
             }
         }
-        // Keys of what was forgotten must not pile up, nor those of what long is gone.
+        // Keys of forgotten and of long absent entries must not pile up.
         let most = 2 * self.slots.len() + 64;
         if self.small.len() + self.main.len() > most {
             self.small.retain(|key| self.slots.get(key).is_some_and(|slot| !slot.main));
@@ -239,7 +239,7 @@ impl SharedPages {
 
     /// The cache, for a moment.
     pub fn lock(&self) -> impl std::ops::DerefMut<Target = Pages> + '_ {
-        // Whoever panicked with it left a cache: what is in it was verified when it came.
+        // A panic with the lock leaves a valid cache, because each entry was valid when it came.
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -6,15 +6,16 @@ use crate::record::packed::{MAX_PACKED_BYTES, MAX_PACKED_SECTORS};
 use crate::record::{Kind, MAX_RECORD_SECTORS};
 use crate::store::segment::Piece;
 
-/// Where the data of a run of sectors lies, and enough of its record to find the checksums.
+/// The place of the data of a run of sectors, with the facts about its record that locate the
+/// checksums.
 ///
-/// A number with bit 63 set is that of a staged object instead of a segment, and then the number of
-/// the write is the same: records of staged objects carry it.
+/// If bit 63 of a number is set, it is the number of a staged object and not of a segment. Then
+/// `seq` has the same number, because records of staged objects carry it.
 ///
-/// `shape` says which part of what record it is. Of a data record: sectors before the run (16 bits)
-/// and sectors of the record (15 bits). Of a packed one, with the highest bit set: sectors before the
-/// run (7 bits), sectors of the record less one (7 bits), bytes of the record (17 bits). All from the
-/// lowest bit up.
+/// `shape` says which part of which record the run is. For a data record it has the sectors before
+/// the run (16 bits) and the sectors of the record (15 bits). For a packed record the highest bit
+/// is set. Its fields are the sectors before the run (7 bits), the sectors of the record less one
+/// (7 bits), and its bytes (17 bits). All fields begin at the lowest bit.
 ///
 /// Invariant: segment 0, which does not exist, stands for zeroes; then the rest is 0 too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ const _: () = assert!(size_of::<Place>() + 2 * size_of::<u64>() <= 40);
 const _: () = assert!(MAX_RECORD_SECTORS < 1 << 15);
 
 impl Place {
-    /// Sectors that were zeroed.
+    /// Zeroed sectors.
     pub const ZERO: Place = Place { segment: 0, seq: 0, offset: 0, shape: 0 };
 
     /// The run that begins `skip` sectors into a data record of `sectors` sectors, which begins at
@@ -44,8 +45,8 @@ impl Place {
         possible.then_some(Place { segment, seq, offset, shape })
     }
 
-    /// All of a packed record about `sectors` sectors, `bytes` bytes long. `None` if no record can be
-    /// that.
+    /// All of a packed record about `sectors` sectors, `bytes` bytes long. `None` if no record can
+    /// be that.
     #[must_use]
     pub fn packed(
         segment: u64,
@@ -101,8 +102,9 @@ impl Place {
         Place::new(object, object, offset, lba.checked_sub(record.lba)?, record.sectors)
     }
 
-    /// The same run, of a record that was cut to `sectors` sectors, or to `packed_bytes` bytes if it is packed, and moved:
-    /// the run is `skip` sectors from its beginning, which is at byte `at`. `None` if no record can be that.
+    /// The same run after a move that cut its record. The new record has `sectors` sectors, or
+    /// `packed_bytes` bytes if it is packed, and begins at byte `at`. The run is `skip` sectors
+    /// from that beginning. `None` if no record can have this form.
     #[must_use]
     pub fn moved(self, at: u32, skip: u64, sectors: u64, packed_bytes: usize) -> Option<Place> {
         let place = match (self.packed_bytes(), packed_bytes) {
@@ -119,12 +121,12 @@ impl Place {
         self.segment & STAGED_BIT != 0
     }
 
-    /// Bytes that so many sectors of it take where they are stored.
+    /// The stored bytes of `sectors` sectors of the run.
     #[must_use]
     pub fn stored_bytes(self, sectors: u64) -> u64 {
         match self.packed_bytes() as u64 {
             0 => sectors * SECTOR_BYTES + sectors.div_ceil(BLOCK_SECTORS) * 4,
-            // By the share of its sectors: where its blocks are is not known here.
+            // An estimate by the share of its sectors: this place does not know its blocks.
             packed => packed * sectors / self.record_sectors().max(1),
         }
     }
@@ -181,8 +183,8 @@ impl Extent for Place {
         if self.is_zero() {
             return *self;
         }
-        // An entry is never longer than its record, so the sum stays below the record's sectors, and
-        // in its bits.
+        // An entry is never longer than its record, so the sum stays below the record's sectors,
+        // and in its bits.
         Place { shape: self.shape.wrapping_add(sectors as u32), ..*self }
     }
 
@@ -196,7 +198,8 @@ impl Extent for Place {
     }
 }
 
-/// A map in which holes are entries too: `None` says that nothing is there, whatever an older map says.
+/// A map in which holes are entries too: `None` says that nothing is there, whatever an older map
+/// says.
 impl Extent for Option<Place> {
     fn skip(&self, sectors: u64) -> Self {
         self.map(|place| Extent::skip(&place, sectors))

@@ -1,5 +1,5 @@
-//! A tree against an array: any sequence of changes, flushes and merges, whatever is done in between and
-//! in which order, and opening it again.
+//! Compares a tree with an array: any sequence of changes, flushes, merges and reopens, with other
+//! steps in between, in any order.
 
 use super::fragment::{Fragment, FragmentId, Index};
 use super::levels::Levels;
@@ -28,12 +28,12 @@ enum Op {
     Zero(u64, u64),
     Discard(u64, u64),
     Freeze,
-    /// The map as it is now is to be kept.
+    /// Keeps the present map.
     Split,
     Step(usize),
     /// Does the output at this place in the queue.
     Do(usize),
-    /// Begins a lookup, of a part at a time if so many pages of a level are given.
+    /// Begins a lookup; with a number of pages of a level, the lookup goes a part at a time.
     Look(u64, u64, Option<usize>),
     /// Takes the lookup a step further.
     LookOn,
@@ -65,7 +65,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What has happened, so that a test can say that something has.
+/// Counts of events, so that a test can require them.
 #[derive(Debug, Default)]
 struct Seen {
     flushes: u64,
@@ -83,13 +83,13 @@ struct World {
     objects: BTreeMap<FragmentId, Bytes>,
     outputs: Vec<Output>,
     model: Vec<Option<Place>>,
-    /// All changes; what a flush does not have yet is done again when the tree is opened again.
+    /// All changes; a reopened tree applies those again that no flush has.
     log: Vec<MapEntry>,
     flushed: u64,
-    /// The map at each split that has not been flushed.
+    /// The map at each split without a flush.
     kept: BTreeMap<u64, Vec<Option<Place>>>,
     generation: u64,
-    /// What it needs is read when it goes on.
+    /// The lookup reads its needs when it continues.
     lookup: Option<(Lookup, Range, Vec<Get>)>,
     seen: Seen,
 }
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// What the levels alone say.
+    /// The entries of the levels alone.
     fn in_levels(&self) -> Vec<Option<Place>> {
         let mut map = vec![None; SIZE as usize];
         let levels = self.tree.levels();
@@ -238,7 +238,8 @@ impl World {
         map
     }
 
-    /// What is named is there, is what it says, and the form in which a root has it is the same.
+    /// Each named fragment exists and matches its name, and the levels survive the form that a root
+    /// has.
     fn check_levels(&mut self) {
         let levels = self.tree.levels();
         self.seen.deepest = self.seen.deepest.max(levels.sorted().len());
@@ -275,7 +276,7 @@ impl World {
     fn look(&mut self) {
         let Some((mut lookup, range, needs)) = self.lookup.take() else { return };
         for get in needs {
-            // What a merge has replaced meanwhile is gone.
+            // A merge has replaced the fragment meanwhile.
             let Some(object) = self.objects.get(&get.fragment.id) else { continue };
             let bytes = object.slice(get.bytes.start as usize..get.bytes.end as usize);
             lookup.supply(&get, bytes, &mut self.pages).expect("nothing is damaged");
@@ -309,8 +310,7 @@ impl World {
         }
     }
 
-    /// What is in memory is lost, what is under way comes to nothing, and the changes after the last
-    /// flush are made again.
+    /// Loses the memory and the work in progress, and makes the changes after the last flush again.
     fn reopen(&mut self) {
         self.outputs.clear();
         self.generation += 1;
@@ -350,7 +350,7 @@ impl World {
         for _ in 0..3 {
             self.look();
         }
-        // An index, pages, the answer: what is needed is known at once.
+        // An index, pages, the answer: the lookup knows its needs at once.
         assert!(self.lookup.is_none());
     }
 }
@@ -463,7 +463,7 @@ fn damage_is_noticed_and_confined() {
         object[at] ^= 1;
         assert!(Fragment::verify(&object.into()).is_err(), "byte {at}");
     }
-    // The first page is damaged: what lies in others is not concerned.
+    // The damage of the first page does not affect data in others.
     let mut object = good.to_vec();
     object[3] ^= 1;
     let read = |lba: u64, pages: &mut Pages| -> Result<_, Damage> {

@@ -5,12 +5,12 @@ use crate::block::{MAX_VOLUME_SECTORS, Range, SECTOR_BYTES};
 use crate::extent::ExtentMap;
 use crate::store::segment::Piece;
 
-/// Memory of an entry, in bytes: 48 in a B-tree whose nodes are two thirds full. `longhaul-lab bench-map`
-/// prints what a table takes.
+/// Memory of an entry, in bytes: 48 in a B-tree whose nodes are two thirds full. `longhaul-lab
+/// bench-map` prints what a table takes.
 const ENTRY_BYTES: u64 = 72;
 
-/// Which sectors lie where by the newest segments. A hole is an entry too: it hides what older parts
-/// of the map say. Sectors without an entry are theirs to tell.
+/// The places of sectors by the newest segments. A hole is an entry too: it hides older parts of
+/// the map. For sectors without an entry the older parts count.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     entries: ExtentMap<Option<Place>>,
@@ -48,7 +48,7 @@ impl Table {
         self.data_sectors.saturating_mul(SECTOR_BYTES)
     }
 
-    /// What a record of a segment does to the map.
+    /// Applies a record of a segment to the map.
     pub fn apply(&mut self, segment: u64, piece: &Piece) {
         self.replace(piece.range, Place::of(segment, piece));
     }
@@ -62,7 +62,7 @@ impl Table {
         self.entries.insert(range, place);
     }
 
-    /// What this table and then another one say.
+    /// Joins this table and a newer one.
     #[must_use]
     pub fn overwritten_by(mut self, newer: Table) -> Table {
         if self.is_empty() {
@@ -89,7 +89,7 @@ impl Table {
         self.entries.remove_if(Range::new(0, MAX_VOLUME_SECTORS), old);
     }
 
-    /// What it says about `range`, in order; parts that it says nothing about are left out.
+    /// The entries for `range`, in order, without the parts that have none.
     pub fn overlapping(&self, range: Range) -> impl Iterator<Item = (Range, Option<Place>)> + '_ {
         self.entries.overlapping(range)
     }

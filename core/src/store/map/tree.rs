@@ -1,10 +1,11 @@
-//! The map of a volume as a state machine: a table that takes what segments say, flushes of it, merges,
+//! The map of a volume as a state machine: a table for the newest segments, its flushes, merges,
 //! and lookups.
 //!
-//! Its owner says when to [`Tree::freeze`] the table, or to [`Tree::split`] it where the map is to be kept
-//! as it was then, lets it [`Tree::step`], does what [`Tree::poll`] says and hands back what came of it. Names of fragments are never used again as long as no
-//! two owners share a generation. One flush and one merge are under way at a time, each with at most
-//! [`PUTS_MAX`] fragments that are made and not yet there.
+//! Its owner calls [`Tree::freeze`] on the table, or [`Tree::split`] to keep the map as it is at
+//! that moment. The owner lets it [`Tree::step`], executes [`Tree::poll`], and hands back the
+//! results. No name of a fragment comes twice, if no two owners share a generation. At most one
+//! flush and one merge are in progress. Each has at most [`PUTS_MAX`] new fragments that do not
+//! exist yet.
 
 use super::fragment::{Builder, Fragment, FragmentId};
 use super::get::{Damage, FragmentPart, Get};
@@ -20,11 +21,11 @@ use crate::store::segment::Piece;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Fragments of a flush, and of a merge, that are being put at a time. With the one being made it
-/// bounds the memory that these take.
+/// Fragments of a flush, and of a merge, that their owner puts at a time. With the new one this
+/// bounds their memory.
 pub const PUTS_MAX: usize = 2;
 
-/// Something to be done with a fragment.
+/// Work for the owner on a fragment.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// Read these bytes of it; for [`Tree::handle_read`].
@@ -33,10 +34,10 @@ pub enum Output {
     Put(Fragment, Vec<Bytes>),
 }
 
-/// What has come to an end.
+/// Work that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// What was frozen is in fragments.
+    /// Fragments hold the frozen table now.
     Flushed {
         /// The last segment in it.
         through: u64,
@@ -45,37 +46,39 @@ pub enum Event {
         /// Bytes of them.
         bytes: u64,
     },
-    /// Fragments were merged, or moved to a lower level.
+    /// A merge has ended, or fragments moved to a lower level.
     Merged {
-        /// No longer part of the map; what was written of it before may name them still.
+        /// The map does not have these any more; older roots may still name them.
         gone: Vec<Fragment>,
-        /// Bytes written; 0 if they were moved.
+        /// Bytes written; 0 for moved fragments.
         bytes: u64,
     },
-    /// The levels are those of an earlier map, and what follows was written over these. [`Event::Flushed`] comes
-    /// after it.
+    /// The levels are those of an earlier map, and later segments build on these.
+    /// [`Event::Flushed`] comes after it.
     RolledBack {
         /// No longer part of the map.
         gone: Vec<Fragment>,
     },
 }
 
-/// A table that nothing is added to any more.
+/// A table that takes no more entries.
 #[derive(Debug)]
 pub struct Frozen {
     table: Table,
     /// The last segment in it.
     through: u64,
-    /// The map of that segment is wanted: it is not to be one table with what follows.
+    /// Some root needs the map of that segment, so the tree must not join this table with later
+    /// ones.
     kept: bool,
     /// It hides everything before it, and says nothing itself.
     rolled: Option<Rolled>,
 }
 
-/// What the map was rolled back to.
+/// The destination of a rollback.
 #[derive(Debug)]
 struct Rolled {
-    /// The map after that segment: the table of it was set aside too, if the levels are not known.
+    /// The map after that segment. If the levels are unknown, the tree has set the table of that
+    /// segment aside too.
     from: u64,
     levels: Option<Levels>,
     /// Of all fragments in these.
@@ -83,14 +86,14 @@ struct Rolled {
 }
 
 impl Frozen {
-    /// What the segments up to `through` say.
+    /// The entries of the segments up to `through`.
     #[must_use]
     pub fn kept(through: u64, table: Table) -> Frozen {
         Frozen { table, through, kept: true, rolled: None }
     }
 
-    /// Segment `through` made the map what it was after segment `from`: that of `levels`, or of a table
-    /// set aside before.
+    /// Segment `through` made the map what it was after segment `from`: that of `levels`, or of a
+    /// table set aside before.
     #[must_use]
     pub fn rolled_back(through: u64, from: u64, levels: Option<Levels>) -> Frozen {
         let data_sectors = levels.as_ref().map_or(0, data_sectors);
@@ -105,7 +108,7 @@ impl Frozen {
     }
 }
 
-/// The oldest of those is being written.
+/// The tree writes the oldest of those.
 #[derive(Debug)]
 struct Flushing {
     flush: Flush,
@@ -125,14 +128,14 @@ struct Merging {
     made: Made,
 }
 
-/// Fragments that were made, and those of them that are not there yet.
+/// The new fragments, and those that do not exist yet.
 #[derive(Debug, Default)]
 struct Made {
     fragments: Vec<Fragment>,
     putting: usize,
 }
 
-/// Whose fragment is being put.
+/// The job that a put belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Job {
     Flush,
@@ -156,7 +159,7 @@ pub struct Tree {
     merging: Option<Merging>,
     /// No merge is due, as long as the levels stay what they are.
     settled: bool,
-    /// All that was there is being merged into one level.
+    /// The tree merges all of its fragments into one level.
     compacting: Option<Compaction>,
     cursors: [u64; LEVELS_MAX],
     putting: BTreeMap<FragmentId, Job>,
@@ -194,7 +197,7 @@ impl Tree {
         &self.levels
     }
 
-    /// What the segments since the last [`Tree::freeze`] or [`Tree::split`] say.
+    /// The entries of the segments since the last [`Tree::freeze`] or [`Tree::split`].
     #[must_use]
     pub fn table(&self) -> &Table {
         &self.table
@@ -211,8 +214,8 @@ impl Tree {
         std::iter::once(&self.table).chain(frozen)
     }
 
-    /// The map: tables, the newest first, and what they lie over, with its sectors of data. Nothing if it was rolled
-    /// back to what is not known.
+    /// The map: tables, the newest first, and the levels below, with their sectors of data. `None`
+    /// after a rollback to an unknown map.
     fn view(&self) -> Option<(Vec<&Table>, &Levels, u64)> {
         let mut tables = vec![&self.table];
         let mut end = self.frozen.len();
@@ -234,7 +237,8 @@ impl Tree {
         Some((tables, &self.levels, self.data_sectors))
     }
 
-    /// Whether it was rolled back to what is not known: nothing can be looked up until a later map has been adopted.
+    /// Whether the tree has rolled back to an unknown map: no lookup works until the tree adopts a
+    /// later map.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.frozen.iter().enumerate().any(|(n, frozen)| match &frozen.rolled {
@@ -251,7 +255,7 @@ impl Tree {
         self.view().is_some_and(|(_, levels, _)| levels.names(fragment))
     }
 
-    /// What a record of a segment does to the map.
+    /// Applies a record of a segment to the map.
     pub fn apply(&mut self, segment: u64, piece: &Piece, pages: &mut Pages) {
         self.change(pages, |table| table.apply(segment, piece));
     }
@@ -267,14 +271,15 @@ impl Tree {
         pages.resize_table(before, self.table.bytes());
     }
 
-    /// Sets the table aside, which has all segments up to `through`: the map after that one is to be written as it is.
-    /// What follows goes into a new table.
+    /// Sets the table with all segments up to `through` aside: the tree will write the map after
+    /// that segment as it is. Later segments go into a new table.
     pub fn split(&mut self, through: u64) {
         self.frozen.push_back(Frozen::kept(through, std::mem::take(&mut self.table)));
     }
 
-    /// Makes the map what it was after segment `from`, by segment `through`: `levels` are that map, unless its table
-    /// is set aside. What was set aside stays, as it is wanted.
+    /// Makes the map the one after segment `from`; segment `through` asks for that. `levels` are
+    /// that map, unless its table is aside. Other tables that are aside stay, because roots need
+    /// them.
     pub fn roll_back(
         &mut self,
         through: u64,
@@ -288,8 +293,8 @@ impl Tree {
         pages.resize_table(before, self.table_bytes());
     }
 
-    /// Begins to write the oldest table that was set aside; if there is none, the table, which has all segments
-    /// up to `through`. False if one is still being written.
+    /// Begins to write the oldest table that is aside. Without one it freezes the table, which has
+    /// all segments up to `through`. False if a write is still in progress.
     pub fn freeze(&mut self, through: u64) -> bool {
         if self.is_flushing() {
             return false;
@@ -303,8 +308,8 @@ impl Tree {
         true
     }
 
-    /// Bytes of data that it refers to, at most: what newer parts of it hide in older ones counts too, until
-    /// a merge finds out.
+    /// Bytes of data that it refers to, at most: what newer parts of it hide in older ones counts
+    /// too, until a merge finds out.
     #[must_use]
     pub fn mapped_bytes(&self) -> u64 {
         let Some((tables, _, sectors)) = self.view() else { return 0 };
@@ -312,16 +317,17 @@ impl Tree {
         tables.into_iter().map(Table::mapped_bytes).fold(flushed, u64::saturating_add)
     }
 
-    /// Bytes of data that fragments may have twice, or not yet: those of tables, and of fragments that lie over others.
+    /// Bytes of data that fragments may have twice, or not yet: those of tables, and of fragments
+    /// that lie over others.
     #[must_use]
     pub fn uncertain_bytes(&self) -> u64 {
         let over = self.levels.overlying_sectors().saturating_mul(SECTOR_BYTES);
         self.tables().map(Table::mapped_bytes).fold(over, u64::saturating_add)
     }
 
-    /// Makes `levels` what the tables lie over: they are the map after segment `through`, and the tables have all
-    /// that the segments after it say. What is under way comes to nothing; what was to be written is part of
-    /// a table again, unless it was set aside.
+    /// Makes `levels` the base of the tables: they are the map after segment `through`. The tables
+    /// have all entries of the segments after it. The work in progress ends without effect. Frozen
+    /// entries are part of a table again, unless the tree had set them aside.
     pub fn adopt(&mut self, levels: Levels, through: u64, pages: &mut Pages) {
         let before = self.table_bytes();
         let mut older = Table::new();
@@ -358,7 +364,7 @@ impl Tree {
         self.load_split(Vec::new(), table, pages);
     }
 
-    /// The same, with what was set aside before it, the oldest first.
+    /// Like [`Tree::load`], with the tables that were aside before it, the oldest first.
     pub fn load_split(&mut self, split: Vec<Frozen>, table: Table, pages: &mut Pages) {
         let before = self.table_bytes();
         self.flushing = None;
@@ -367,7 +373,7 @@ impl Tree {
         pages.resize_table(before, self.table_bytes());
     }
 
-    /// Drops entries that the levels are known to have, which are the map after that segment.
+    /// Drops entries that the levels, the map after that segment, have.
     pub fn forget_through(&mut self, segment: u64, pages: &mut Pages) {
         let before = self.table_bytes();
         self.table.forget_through(segment);
@@ -377,7 +383,8 @@ impl Tree {
         pages.resize_table(before, self.table_bytes());
     }
 
-    /// Names new fragments after a generation, numbered from `first`; none of these has been written.
+    /// Names new fragments after a generation, with numbers from `first`. The owner has written
+    /// none of these.
     pub fn own(&mut self, generation: u64, first: u64) {
         (self.generation, self.next) = (generation, first);
     }
@@ -388,8 +395,8 @@ impl Tree {
         self.settled && self.is_idle()
     }
 
-    /// Merges all fragments that are there into one level, so that hardly any has anything that another one hides; what is
-    /// flushed meanwhile lies over it.
+    /// Merges all fragments into one level, so that hardly any has data that another one hides.
+    /// Later flushes lie over it.
     pub fn compact(&mut self) {
         self.compacting = Some(Compaction::default());
         self.settled = false;
@@ -411,13 +418,13 @@ impl Tree {
         self.compacting.is_some()
     }
 
-    /// Whether a frozen table is being written.
+    /// Whether the tree writes a frozen table.
     #[must_use]
     pub fn is_flushing(&self) -> bool {
         self.flushing.is_some()
     }
 
-    /// How many tables have been set aside and are not in fragments yet.
+    /// The number of tables that are aside and have no fragments yet.
     #[must_use]
     pub fn set_aside(&self) -> usize {
         self.frozen.iter().filter(|frozen| frozen.kept).count()
@@ -429,13 +436,14 @@ impl Tree {
         self.frozen.iter().any(|frozen| frozen.kept && frozen.through == segment)
     }
 
-    /// Whether a later segment than that made the map an earlier one, which is not in the levels yet.
+    /// Whether a later segment than that made the map an earlier one, which is not in the levels
+    /// yet.
     #[must_use]
     pub fn is_rolled_back_after(&self, segment: u64) -> bool {
         self.frozen.iter().any(|frozen| frozen.rolled.is_some() && frozen.through > segment)
     }
 
-    /// Fragments that were made and are not part of the levels yet, or are to be again; they may be there already.
+    /// New fragments that are not part of the levels yet, or will be again; they may exist already.
     pub fn under_way(&self) -> impl Iterator<Item = &Fragment> {
         let flushed = self.flushing.iter().map(|flushing| &flushing.made);
         let merged = self.merging.iter().map(|merging| &merging.made);
@@ -445,7 +453,7 @@ impl Tree {
         made.chain(back.flat_map(Levels::fragments))
     }
 
-    /// The number of the next fragment that is made.
+    /// The number of the next new fragment.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
@@ -457,11 +465,10 @@ impl Tree {
         self.flushing.is_none() && self.merging.is_none() && self.outputs.is_empty()
     }
 
-    /// Goes on with what is under way, for about a millisecond; says whether there is more that need
-    /// not wait for anything.
+    /// Continues the work in progress for about a millisecond. Returns whether more work is ready.
     ///
     /// # Errors
-    /// The damage in a fragment that is to be merged; the next step asks for the same again.
+    /// The damage in a fragment of a merge; the next step asks for the same again.
     pub fn step(&mut self, pages: &mut Pages) -> Result<bool, Damage> {
         let flushed = self.step_flush(pages);
         Ok(self.step_merge()? || flushed)
@@ -508,7 +515,7 @@ impl Tree {
         true
     }
 
-    /// The levels become those that the map was rolled back to; a merge of others comes to nothing.
+    /// Makes the levels those of the rollback. A merge of other levels ends without effect.
     fn step_back(&mut self) -> bool {
         let known =
             |frozen: &mut Frozen| frozen.rolled.as_ref().is_some_and(|r| r.levels.is_some());
@@ -611,7 +618,7 @@ impl Tree {
         self.outputs.push_back(Output::Put(fragment, data));
     }
 
-    /// The next thing to be done. They may be done in any order.
+    /// The next work for the owner. The owner may execute these in any order.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -633,7 +640,7 @@ impl Tree {
         }
     }
 
-    /// What was read on behalf of [`Output::Get`].
+    /// Takes the result of [`Output::Get`].
     ///
     /// # Errors
     /// The damage, as far as it shows already; the next step asks for the same again.

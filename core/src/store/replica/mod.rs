@@ -1,22 +1,26 @@
-//! A second place for a location's objects: what is done to them at home is done there too, later, and so that what is
-//! there is at all times what has been at home.
+//! The replica of a location: it repeats each operation at home later, so that at all times it
+//! equals a former state of home.
 //!
-//! Objects are put under names that are used once, so nothing has to be recorded to repeat it; what counts is the order.
-//! Everything belongs to a *stream*: a volume, or the catalog. Promises, of a home whose other stores keep to them too:
+//! No name of an object comes twice, so a repetition needs no records: only the order counts. Every
+//! object belongs to a *stream*: a volume, or the catalog. The promises hold if the other stores of
+//! the home keep them too:
 //!
-//! - an operation of a stream is repeated when all that were done in the stream before it began have been;
-//! - one on the catalog, when all of all streams that were done before it began have been: a name comes after what it
-//!   names;
-//! - an object of a volume is deleted when all of all streams have been repeated that were done before this was asked:
-//!   there first, then at home. So what is missing there is at home, and what is deleted at home is not needed there.
+//! - The replica repeats an operation of a stream after all operations of the stream that ended
+//!   before this one began.
+//! - It repeats an operation on the catalog after all operations of all streams that ended before
+//!   this one began. So a name comes after the objects that it names.
+//! - It deletes an object of a volume after it has repeated all operations of all streams that came
+//!   before the request. It deletes the object in the replica first, then at home. So home has each
+//!   object that the replica lacks. The replica does not need an object that home has deleted.
 //!
-//! Where it is not known what is missing, after a start or an outage that was too long to remember, a *visit* finds out:
-//! both places are listed, the one there first, at home what names others before what is named; what is missing is put in
-//! the order in which it may be used. Any store may do that at any time.
+//! After a start or a long outage the missing objects of a stream are unknown. Then a *visit* finds
+//! them. It lists both sides, the replica first. At home it lists objects that name others before
+//! the named ones. It puts the missing objects in an order in which they are usable. Any store may
+//! do that at any time.
 //!
-//! Whoever goes on with the volumes there takes the next number of a log, or a generation, or leaves a
-//! [mark](catalog::PROMOTED_KEY) before it goes on with the catalog. An operation that meets any of these ends it all:
-//! [`Replica::fenced`].
+//! A store that takes over the replica takes the next number of a log, or a generation. Before it
+//! continues the catalog, it leaves a [mark](catalog::PROMOTED_KEY). An operation that meets any of
+//! these ends all repetition: [`Replica::fenced`].
 
 mod site;
 mod status;
@@ -39,7 +43,7 @@ use std::time::Duration;
 use stream::{Entry, Stream, What};
 use visit_state::VisitStep;
 
-/// Bytes that tell two objects of one name apart: what is in them is unique in its first bytes.
+/// Bytes that tell two objects of one name apart: their first bytes are unique.
 const COMPARED_BYTES: u64 = 64 << 10;
 
 /// Limits of a [`Replica`].
@@ -47,13 +51,14 @@ const COMPARED_BYTES: u64 = 64 << 10;
 pub struct Limits {
     /// Operations of a stream under way.
     pub window: usize,
-    /// Bytes of objects kept to be put; what is more is read again from home.
+    /// Bytes of objects in memory that wait for their put; the replica reads others again from
+    /// home.
     pub held_bytes: u64,
     /// Operations of a stream remembered; if there are more, a visit takes their place.
     pub entries: usize,
     /// Visits to volumes at a time.
     pub visits: usize,
-    /// First and longest pause before an operation that failed is tried again.
+    /// First and longest pause before a retry of a failed operation.
     pub retry: (Duration, Duration),
 }
 
@@ -69,12 +74,12 @@ impl Default for Limits {
     }
 }
 
-/// A moment: what was done at home before it.
+/// A moment: it comes after all earlier operations at home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
 enum Purpose {
-    /// At home: an object that was not kept.
+    /// At home: reads an object that is not in memory.
     Read {
         stream: StreamId,
         number: u64,
@@ -83,7 +88,7 @@ enum Purpose {
         stream: StreamId,
         number: u64,
     },
-    /// What is there under that name.
+    /// Reads the object of that name in the replica.
     Compare {
         stream: StreamId,
         number: u64,
@@ -116,18 +121,18 @@ impl Purpose {
     }
 }
 
-/// Repeats at one place what is done to objects at another; see the [module](self).
+/// Repeats operations of one side at the other; see the [module](self).
 ///
-/// Inputs are `begin`, `put`, `deleted`, `delete`, `visit`, `leave` and `handle_*`; after any of them the outputs are to
-/// be polled until there are none.
+/// Inputs are `begin`, `put`, `deleted`, `delete`, `visit`, `leave` and `handle_*`. After any of
+/// them the caller polls the outputs until there are none.
 pub struct Replica {
     limits: Limits,
     now: Time,
-    /// Operations that were done at home, or asked for.
+    /// The number of operations that home has executed, or that callers have requested.
     done: u64,
     streams: BTreeMap<StreamId, Stream>,
     book: OperationQueue<Purpose>,
-    /// What is done at both places.
+    /// Numbers of operations that both sides have executed.
     repeated: VecDeque<u64>,
     held_bytes: u64,
     /// Streams of which something waits for others.
@@ -140,7 +145,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Nothing is known of what is there.
+    /// Begins without knowledge of the replica's objects.
     #[must_use]
     pub fn new(now: Time, limits: Limits) -> Replica {
         Replica {
@@ -165,8 +170,9 @@ impl Replica {
         Moment(self.done)
     }
 
-    /// An object is at home now: `data`, or what was there before if that is not given. Returns a number, which
-    /// [`Replica::poll_repeated`] gives when it is there as well, if that is `wanted`; `None` if it does not belong there.
+    /// An object is at home now: `data`, or the former object without an argument. If `wanted`,
+    /// returns a number that [`Replica::poll_repeated`] gives once the replica has it as well.
+    /// `None` if it does not belong there.
     pub fn put(
         &mut self,
         now: Time,
@@ -186,8 +192,9 @@ impl Replica {
         self.add(began, key, What::Gone, wanted)
     }
 
-    /// An object of a volume is to be deleted. Returns a number, which [`Replica::poll_repeated`] gives when it is gone at
-    /// both places; `None` if it is only at home, and can be deleted there at once.
+    /// Requests the deletion of an object of a volume. If `wanted`, returns a number that
+    /// [`Replica::poll_repeated`] gives once the object is gone at both sides. `None` if only home
+    /// has it: the caller can delete it there at once.
     pub fn delete(&mut self, now: Time, key: &str, wanted: bool) -> Option<u64> {
         self.now = now;
         self.add(Moment(self.done), key, What::Delete, wanted)
@@ -211,26 +218,28 @@ impl Replica {
         Some(number)
     }
 
-    /// Finds out what is missing of a volume, or of the catalog: of that and of all volumes whose names are missing.
+    /// Finds out what is missing of a volume, or of the catalog: of that and of all volumes whose
+    /// names are missing.
     pub fn visit(&mut self, now: Time, id: StreamId) {
         self.now = now;
         self.streams.entry(id).or_default().unknown = true;
         self.advance(id);
     }
 
-    /// Whether the catalog has been visited, with all volumes whose names were missing.
+    /// Whether the replica has visited the catalog, with all volumes whose names were missing.
     #[must_use]
     pub fn has_visited(&self) -> bool {
         self.streams.get(&StreamId::Catalog).is_some_and(|catalog| catalog.has_been_visited)
     }
 
-    /// Whether all that was done in a stream before that moment is there; not if nobody has looked.
+    /// Whether the replica has all operations of a stream from before that moment; false without a
+    /// visit.
     #[must_use]
     pub fn has_repeated(&self, id: StreamId, since: Moment) -> bool {
         self.streams.get(&id).is_some_and(|stream| stream.oldest() > since.0)
     }
 
-    /// In how many streams not all that was done before that moment is there, or nobody has looked.
+    /// The number of streams that lack operations from before that moment, or that had no visit.
     #[must_use]
     pub fn behind(&self, since: Moment) -> usize {
         self.streams.values().filter(|stream| stream.oldest() <= since.0).count()
@@ -287,18 +296,18 @@ impl Replica {
         self.book.handle_timeout(now);
     }
 
-    /// When [`Replica::handle_timeout`] wants to be called.
+    /// The time at which [`Replica::handle_timeout`] wants a call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.book.poll_timeout().filter(|_| self.fenced.is_none())
     }
 
-    /// The next number whose operation is done at both places.
+    /// The next number whose operation both sides have executed.
     pub fn poll_repeated(&mut self) -> Option<u64> {
         self.repeated.pop_front()
     }
 
-    /// Why nothing more is repeated, and never will be: somebody has gone on there.
+    /// The reason why the replica will never repeat anything more: another store has taken it over.
     #[must_use]
     pub fn fenced(&self) -> Option<&str> {
         self.fenced.as_deref()
@@ -334,7 +343,7 @@ impl Replica {
                 let purpose = Purpose::Put { stream, number };
                 self.book.issue(purpose, ObjectOperation::Put { key, data });
             }
-            // It was deleted since, which is repeated as well.
+            // Home has deleted it since, and the replica repeats that as well.
             (Purpose::Read { stream, number }, _) => self.done_there(stream, number),
             (Purpose::Put { stream, number }, ObjectResult::Put(Ok(()))) => {
                 if let ObjectOperation::Put { data, .. } = &operation {
@@ -386,7 +395,8 @@ impl Replica {
         self.put.1 += data.iter().map(|part| part.len() as u64).sum::<u64>();
     }
 
-    /// An operation has been carried out there; on the catalog it counts if nobody has gone on with that.
+    /// The replica has executed an operation. On the catalog it counts if no other store has
+    /// continued the catalog.
     fn done_there(&mut self, stream: StreamId, number: u64) {
         if stream == StreamId::Catalog {
             self.book.issue(Purpose::Mark { stream, number }, mark());
@@ -404,7 +414,7 @@ impl Replica {
         self.advance(id);
     }
 
-    /// Begins what can be begun of a stream, and of those that waited for it.
+    /// Begins the next operations of a stream, and of the streams that waited for it.
     fn advance(&mut self, id: StreamId) {
         self.advance_one(id);
         while let Some(next) = self.queued.first().copied()
@@ -454,7 +464,7 @@ impl Replica {
 
     /// Begins the operations of a stream whose turn it is.
     fn repeat_some(&mut self, id: StreamId) {
-        // Before it, everything of all streams is done there.
+        // The replica has executed all earlier operations of all streams.
         let all = self.streams.values().map(Stream::oldest).min().unwrap_or(u64::MAX);
         let volumes = self.streams.iter().filter(|(id, _)| **id != StreamId::Catalog);
         let volumes = volumes.map(|(_, stream)| stream.oldest()).min().unwrap_or(u64::MAX);
@@ -492,7 +502,8 @@ impl Replica {
     }
 }
 
-/// The first bytes of an object there, and one more than are compared if it has that.
+/// Reads the first bytes of an object in the replica, and one more than the comparison needs if it
+/// is longer.
 fn head(key: String) -> ObjectOperation {
     ObjectOperation::Get { key, range: Some(0..COMPARED_BYTES), copies: Copies::Refused }
 }

@@ -1,14 +1,14 @@
-//! At which of the two places an operation is carried out, and to what its object belongs.
+//! The side of an operation, home or replica, and the stream that its object belongs to.
 
 use super::super::catalog;
 use crate::block::VolumeId;
 
-/// Where an operation is to be carried out.
+/// The side that executes an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
-    /// Where the volumes are served from.
+    /// The location that the stores serve the volumes from.
     Home,
-    /// The second place.
+    /// The replica.
     Away,
 }
 
@@ -17,12 +17,13 @@ pub enum Site {
 pub enum StreamId {
     /// Names, and everything else that is not of one volume.
     Catalog,
-    /// What a volume consists of.
+    /// The objects of a volume.
     Volume(VolumeId),
 }
 
 impl StreamId {
-    /// To which stream an object belongs; `None` for one that has no meaning elsewhere: who serves what here.
+    /// To which stream an object belongs; `None` for one that has no meaning elsewhere: who serves
+    /// what here.
     #[must_use]
     pub fn of(key: &str) -> Option<StreamId> {
         match catalog::parse_volume_key(key) {

@@ -5,15 +5,15 @@ use crate::block::Time;
 /// How far it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Operations that are not done there.
+    /// Operations that the replica has not repeated.
     pub operations: u64,
-    /// Bytes of objects that are not there, as far as that is known.
+    /// Bytes of objects that the replica lacks, as far as known.
     pub bytes: u64,
-    /// Since when the oldest of them has been done at home.
+    /// The time at which home executed the oldest of them.
     pub since: Option<Time>,
-    /// Streams of which it is not known what is missing.
+    /// Streams whose missing objects are unknown.
     pub unknown: usize,
-    /// Of the visits under way, objects that were missing, and how many of them have been put.
+    /// Of the visits in progress: missing objects, and the number of them that the visits have put.
     pub visiting: (u64, u64),
     /// Objects put there so far, and their bytes.
     pub put: (u64, u64),

@@ -1,4 +1,4 @@
-//! What is still to be repeated of a volume, or of the catalog.
+//! The open operations of a volume, or of the catalog.
 
 use super::super::catalog;
 use super::status::Status;
@@ -7,7 +7,7 @@ use crate::block::Time;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An operation that was done at home, or is to be done at both places.
+/// An operation that home has executed, or that both sides will execute.
 pub(super) struct Entry {
     pub key: String,
     what: What,
@@ -23,7 +23,7 @@ pub(super) struct Entry {
 /// What it does.
 #[derive(Clone)]
 pub(super) enum What {
-    /// Puts an object: its content, if that is kept.
+    /// Puts an object: its content, if the replica keeps it in memory.
     Put(Option<Vec<Bytes>>),
     /// An object of the catalog is gone at home.
     Gone,
@@ -45,7 +45,7 @@ impl Entry {
         if let What::Put(Some(_)) = self.what { self.bytes } else { 0 }
     }
 
-    /// Its content is read again when it is wanted.
+    /// Drops the content: the replica reads it again when it needs it.
     pub fn let_go(&mut self) {
         if let What::Put(data) = &mut self.what {
             *data = None;
@@ -61,11 +61,11 @@ impl Entry {
 /// A stream.
 #[derive(Default)]
 pub(super) struct Stream {
-    /// In order: what is to be put, and of the catalog also what is to be deleted.
+    /// Objects to put, in order; for the catalog also objects to delete.
     puts: BTreeMap<u64, Entry>,
-    /// What is to be deleted of a volume, which nothing waits for.
+    /// Objects of a volume to delete; nothing waits for these.
     deletes: BTreeMap<u64, Entry>,
-    /// It is not known what is missing there.
+    /// The missing objects of the stream are unknown.
     pub unknown: bool,
     /// Since when.
     unknown_since: Option<Time>,
@@ -74,9 +74,10 @@ pub(super) struct Stream {
     /// Somebody else may have changed it since.
     pub left: bool,
     begun: bool,
-    /// Segments up to this one are there, or will be before what is put from now on: they have been put, or listed.
+    /// Segments up to this one are in the replica, or will be before the next puts: the stream has
+    /// put or listed them.
     segment: u64,
-    /// Of the last root that was put.
+    /// The generation of the last root that the stream put.
     generation: u64,
 }
 
@@ -97,8 +98,8 @@ impl Stream {
         };
     }
 
-    /// Whether what is put may need what somebody else has put: segments before it, or what a root names that covers
-    /// segments of others or goes on from one of another generation.
+    /// Whether this put may need objects that another store has put. These are the segments before
+    /// it. A root may cover segments of others, or continue a root of another generation.
     fn follows_others(&mut self, key: &str) -> bool {
         let Some((volume, _)) = catalog::parse_volume_key(key) else { return false };
         if let Some(number) = catalog::parse_number(&catalog::segment_prefix(volume), key) {
@@ -116,13 +117,13 @@ impl Stream {
         false
     }
 
-    /// Operations that are remembered.
+    /// Operations in memory.
     pub fn entries(&self) -> usize {
         self.puts.len() + self.deletes.len()
     }
 
-    /// Forgets all that is not under way and that nobody waits for: a visit is to find it. What is to be deleted stays, at home.
-    /// Returns the bytes of memory that this gives back.
+    /// Forgets all operations that are not in progress and that nothing waits for: a visit will
+    /// find them. Objects to delete stay, at home. Returns the freed bytes of memory.
     pub fn forget_entries(&mut self) -> u64 {
         let mut held = 0;
         let idle = |entry: &Entry| !entry.under_way && !entry.wanted;
@@ -139,8 +140,9 @@ impl Stream {
         self.puts.remove(&number).or_else(|| self.deletes.remove(&number))
     }
 
-    /// A visit has put all that was missing, these objects among it; segments up to `segment` are there. That others were there says
-    /// nothing about whose they are: each is still put, and compared. Returns what is done, and the bytes of memory that this gives back.
+    /// A visit has put all missing objects, `put` among them. Segments up to `segment` are in the
+    /// replica. The visit does not know which store put the other objects, so the stream still puts
+    /// and compares each of them. Returns the finished operations and the freed bytes of memory.
     pub fn visit_ended(&mut self, put: &BTreeSet<String>, segment: u64) -> (Vec<u64>, u64) {
         (self.begun, self.has_been_visited, self.unknown_since) = (true, true, None);
         self.segment = self.segment.max(segment);
@@ -156,7 +158,7 @@ impl Stream {
         (done, held)
     }
 
-    /// What was done before this number is there; nothing if that is not known.
+    /// The replica has all operations before this number; `None` if that is unknown.
     pub fn oldest(&self) -> u64 {
         if self.unknown || self.visit.is_some() {
             return 0;
@@ -178,7 +180,7 @@ impl Stream {
         ready.then_some((*number, entry))
     }
 
-    /// The next one to delete, if all that was done before is there.
+    /// The next object to delete, if the replica has all earlier operations.
     pub fn next_delete(&mut self, others: u64) -> Option<(u64, &mut Entry)> {
         let (number, entry) = self.deletes.iter_mut().find(|(_, entry)| !entry.under_way)?;
         (entry.after < others).then_some((*number, entry))

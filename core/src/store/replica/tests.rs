@@ -1,5 +1,5 @@
-//! Toy volumes at home, by one store after the other, and what a replica makes of them there: whatever happens in which
-//! order, what is there at any moment can be used.
+//! Toy volumes at home, written by one store after another, and their replica. In any order of
+//! events, the objects in the replica are usable at any moment.
 
 use super::*;
 use crate::store::ObjectMeta;
@@ -32,7 +32,8 @@ enum Op {
     Name(usize),
     /// The operation at this place at home ends.
     End(usize),
-    /// The replica's operation at this place is carried out; or fails, with or without effect.
+    /// The environment executes the replica's operation at this place; or the operation fails, with
+    /// or without effect.
     Do(usize),
     Fail(usize, bool),
     Later,
@@ -170,7 +171,7 @@ impl Rig {
         self.told.insert(number.unwrap(), key.to_owned());
     }
 
-    /// Forgets what was under way at home: it ends, and nobody is told.
+    /// Forgets the operations in progress at home: they end, and the replica does not hear of it.
     fn lose(&mut self, volume: Option<usize>) {
         for ending in &mut self.ending {
             if volume.is_none_or(|volume| volume == ending.volume) {
@@ -246,7 +247,7 @@ impl Rig {
             }
             Op::Crash => {
                 self.lose(None);
-                // What was under way there may still have its effect.
+                // Operations in progress there may still have their effect.
                 for (_, site, operation) in std::mem::take(&mut self.pending) {
                     if self.now.0.is_multiple_of(2) {
                         self.effect(site, &operation);
@@ -331,7 +332,7 @@ impl Rig {
         self.replica.handle_operation(self.now, number, result);
     }
 
-    /// Both places can be used.
+    /// Both sides are usable.
     fn check(&self) {
         for (place, map) in [("home", &self.home), ("away", &self.away)] {
             for volume in 0..self.toys.len() {
@@ -416,7 +417,7 @@ proptest! {
     }
 }
 
-/// Lets the replica do all it wants to, until it is fenced.
+/// Lets the replica work until it has nothing to do or is fenced.
 fn settle(rig: &mut Rig) {
     for _ in 0..200 {
         while let Some(operation) = rig.replica.poll_operation() {
@@ -462,7 +463,7 @@ fn whoever_goes_on_there_ends_it() {
     settle(&mut rig);
     assert!(rig.replica.fenced().is_some());
 
-    // With the catalog: by a mark, also one that was not there yet when the name was put.
+    // For the catalog a mark tells, even if the mark came after the put of the name began.
     let mut rig = Rig::new();
     let name = catalog::name_key("new");
     number(&mut rig, &name);
@@ -508,7 +509,8 @@ fn what_a_segment_names_is_there_before_it() {
     }
 }
 
-/// In step is only what lacks nothing of before: a replica that is gone on with earlier loses what was committed.
+/// A replica is in step if it lacks nothing from before the moment. A takeover of a replica that
+/// lags loses committed writes.
 #[test]
 fn who_is_behind_a_moment_is_known() {
     let number = |rig: &mut Rig, key: &str| {
@@ -524,13 +526,13 @@ fn who_is_behind_a_moment_is_known() {
     number(&mut rig, &catalog::segment_key(id(0), 2));
     let since = rig.replica.begin();
     assert_eq!(rig.replica.behind(since), 1);
-    // What was done since does not count.
+    // Later operations do not count.
     number(&mut rig, &catalog::segment_key(id(1), 2));
     assert_eq!(rig.replica.behind(since), 1);
     settle(&mut rig);
     number(&mut rig, &catalog::segment_key(id(0), 3));
     assert_eq!(rig.replica.behind(since), 0);
-    // Of a volume that was not looked at it is not known.
+    // The state of an unvisited volume is unknown.
     rig.replica.visit(rig.now, StreamId::Volume(id(1)));
     assert_eq!(rig.replica.behind(since), 1);
     settle(&mut rig);

@@ -1,8 +1,9 @@
-//! Finding out what is missing there, and putting it.
+//! Finds the objects that the replica lacks, and puts them.
 //!
-//! A volume's objects name each other, so that the order matters in which they are listed and put. At home what names others
-//! is listed first: whatever it names is there then, or has been deleted since; which a home does only after something newer
-//! has been repeated. And it is put last.
+//! A volume's objects name each other, so the order of the lists and puts matters. At home a visit
+//! lists objects that name others first. At that time the named objects exist, or a store has
+//! deleted them since. A home deletes them only after it has repeated something newer. The visit
+//! puts the objects that name others last.
 
 use super::super::catalog::{self, VolumeSpec};
 use super::super::{Copies, ObjectOperation, ObjectResult, sealed, trash};
@@ -14,10 +15,10 @@ use crate::block::VolumeId;
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// Kinds of objects of a volume, in the order in which they are put. What is numbered in a log is put one after the other,
-/// so that no number is missing.
+/// Kinds of objects of a volume, in the order of their puts. If the flag is set, the visit puts
+/// them one after the other, so that no number of a log is missing.
 const KINDS: [(&str, bool); 9] = [
-    // A generation is claimed before anything of it is written.
+    // A store claims a generation before it writes anything of it.
     ("owner/", true),
     ("frag/", false),
     ("bundle/", false),
@@ -26,18 +27,18 @@ const KINDS: [(&str, bool); 9] = [
     ("snap/", false),
     ("map/", true),
     ("root/", true),
-    // Beside the log: what is said of it.
+    // Beside the log: notes of its content.
     ("size/", true),
 ];
 const ATTRIBUTES: &str = "attr/";
 const SEGMENTS: &str = "seg/";
 const ROOTS: &str = "root/";
 
-/// Those at home are listed in these groups, one group after the other.
+/// The visit lists the objects at home in these groups, one group after the other.
 const GROUPS: [&[&str]; 5] = [
     &[ROOTS, "map/", "size/", ATTRIBUTES],
     &["snap/"],
-    // A segment names what was staged before it.
+    // A segment names objects that a store staged before it.
     &[SEGMENTS],
     &["staged/", "bundle/", "frag/"],
     &["owner/"],
@@ -117,7 +118,7 @@ impl Replica {
         self.advance(id);
     }
 
-    /// Begins what is next, as soon as what was before is done.
+    /// Begins the next step once the step before has ended.
     pub(super) fn advance_visit(&mut self, id: StreamId) {
         while let Some(visit) = self.visit_of(id)
             && visit.under_way == 0
@@ -157,7 +158,7 @@ impl Replica {
         self.ask(id, VisitStep::List(Site::Away), ObjectOperation::List { prefix });
     }
 
-    /// Where no root is there, nothing may be left out.
+    /// A replica without a root needs all objects.
     fn list_away(&mut self, id: StreamId) {
         let Some(visit) = self.visit_of(id) else { return };
         visit.phase = Phase::Away;
@@ -191,7 +192,7 @@ impl Replica {
         let after = self.visit_of(id).map_or(0, |visit| visit.after);
         for prefix in prefixes {
             let operation = match id {
-                // What is before the newest root is there, as far as it is needed.
+                // The replica has the needed objects from before its newest root.
                 StreamId::Volume(volume) if prefix == catalog::segment_prefix(volume) => {
                     let after = catalog::segment_key(volume, after);
                     ObjectOperation::ListAfter { prefix, after }
@@ -202,7 +203,7 @@ impl Replica {
         }
     }
 
-    /// Which volumes have to be there before names of theirs.
+    /// Reads the names, to find the volumes that must be in the replica before them.
     fn read_names(&mut self) {
         let id = StreamId::Catalog;
         let Some(visit) = self.visit_of(id) else { return };
@@ -239,7 +240,7 @@ impl Replica {
         };
         match id {
             StreamId::Catalog => {
-                // What names volumes comes last in the list.
+                // The objects that name volumes come last in the list.
                 let parts = catalog::REPLICATED.iter().map(|prefix| (true, part((*prefix).into())));
                 visit.missing = parts.collect();
                 let extra = visit.away.iter().filter(|key| !visit.home.contains_key(*key));
@@ -319,7 +320,7 @@ impl Replica {
         }
     }
 
-    /// A volume is to be visited, which somebody else may be changing.
+    /// Wants a visit of a volume that another store may change.
     fn want_visit(&mut self, id: StreamId) {
         let stream = self.streams.entry(id).or_insert_with(Stream::of_others);
         stream.unknown = true;
@@ -334,9 +335,10 @@ fn names_volume(key: &str) -> bool {
     key.starts_with(catalog::VOLUMES_PREFIX) || key.starts_with(trash::TRASH_PREFIX)
 }
 
-/// The volumes without which a name, or what was decided about a deleted volume, is not worth anything.
+/// The volumes without which a name, or a decision about a deleted volume, is useless.
 fn volumes_of(key: &str, data: &Bytes) -> Vec<VolumeId> {
-    // As they are stored; who seals them sees to it that nothing damaged is repeated as if it were good.
+    // Takes objects as they are. The store service, which seals them, never repeats a damaged one
+    // as a good one.
     let data = &sealed::open(key, data).unwrap_or_else(|_| data.clone());
     let with_parents = |spec: &VolumeSpec| {
         spec.parents.iter().map(|parent| parent.volume).chain([spec.id]).collect()
@@ -346,7 +348,7 @@ fn volumes_of(key: &str, data: &Bytes) -> Vec<VolumeId> {
     }
     match trash::Record::decode(key, data) {
         Ok(record) => with_parents(&record.spec),
-        // Whoever reads it there will say the same.
+        // A reader of the replica will find the same damage.
         Err(_) => Vec::new(),
     }
 }

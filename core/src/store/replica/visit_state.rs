@@ -1,4 +1,4 @@
-//! How far a visit is: what it has found, and what it does next.
+//! The progress of a visit: the objects that it has found, and its next step.
 
 use super::super::catalog;
 use super::site::{Site, StreamId};
@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A visit under way.
 pub(super) struct Visit {
-    /// Its place in the order of what is done and begun; of the catalog, when it turned to the volumes.
+    /// The place of the visit in the order of operations. For the catalog, the place at which it
+    /// turned to the volumes.
     pub began: u64,
     pub phase: Phase,
     /// Operations under way.
@@ -18,20 +19,20 @@ pub(super) struct Visit {
     pub away: BTreeSet<String>,
     /// Keys at home, with bytes.
     pub home: BTreeMap<String, u64>,
-    /// Segments up to this one are there, or are not needed.
+    /// Segments up to this one are in the replica, or nothing needs them.
     pub after: u64,
-    /// What is missing, in order, in parts that begin when the one before is done, with whether one object is put after the
-    /// other.
+    /// The missing objects, in order, in parts. A part begins after the end of the part before. The
+    /// flag says whether the visit puts the objects of the part one after the other.
     pub missing: VecDeque<(bool, VecDeque<String>)>,
     /// Of the catalog: what is there and not at home any more.
     pub extra: Vec<String>,
-    /// Of the catalog: volumes to be visited first.
+    /// For the catalog: volumes to visit first.
     pub volumes: BTreeSet<VolumeId>,
-    /// What it has put, or found to be the same.
+    /// Objects that the visit has put, or found to be equal.
     pub put: BTreeSet<String>,
-    /// Something was listed and is gone.
+    /// A listed object is gone.
     pub again: bool,
-    /// Objects that were missing, and that have been put.
+    /// Missing objects, and the number of them that the visit has put.
     pub counts: (u64, u64),
 }
 
@@ -47,20 +48,21 @@ pub(super) enum Phase {
     Home(usize),
     /// Of the catalog: which volumes do those names mean that are missing?
     Names,
-    /// Of the catalog: they are being visited.
+    /// For the catalog: visits of these volumes are in progress.
     Volumes,
     Putting,
     /// Of the catalog: what is gone at home.
     Deleting,
-    /// And has anybody gone on there since? What was listed may be theirs then.
+    /// The visit looks for the mark again: a store that took over meanwhile may have put the listed
+    /// objects.
     MarkAgain,
 }
 
-/// What an operation of a visit is for.
+/// The purpose of an operation of a visit.
 pub(super) enum VisitStep {
     Mark,
     List(Site),
-    /// Which volume a name means.
+    /// Reads which volume a name refers to.
     Name,
     Read,
     Put,

@@ -1,15 +1,20 @@
-//! What a message of a host costs of the limits of the tenant whose volume it is about.
+//! The cost of a host's message, for the limits of the tenant of its volume.
 //!
-//! An operation is a read, of whatever length, also one ahead; a question which parts of a volume have data; a write, discard
-//! or zeroing in a batch, as far as it was not overwritten in the same batch; a part of a copy. Bytes are those
-//! that a read asks for, whatever comes of it; those of a batch as they travel and are stored, so
-//! compressed; those that a copy is of. What is said of volumes as a whole costs nothing: it is rare.
+//! An operation is one of these:
+//! - a read of any length, also a read-ahead;
+//! - a question about the parts of a volume with data;
+//! - a write, discard or zeroing in a batch, if the same batch does not overwrite it;
+//! - a part of a copy.
+//!
+//! A read counts its requested bytes, whatever its result. A batch counts its bytes as they travel
+//! and as the store keeps them, so compressed. A copy counts its copied bytes. Messages about whole
+//! volumes cost nothing, because they are rare.
 
 use crate::block::{MAX_STAGE_SECTORS, Range, SECTOR_BYTES, VolumeId};
 use crate::record;
 use crate::wire::link::{MAX_READ_SECTORS, ToStore};
 
-/// What something takes of the limits.
+/// The part of the limits that a request takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Operations.
@@ -40,10 +45,11 @@ pub fn of_volume(message: &ToStore) -> Option<VolumeId> {
     }
 }
 
-/// What a message costs that comes with this payload, valid or not.
+/// The cost of a message with this payload, valid or not.
 #[must_use]
 pub fn cost(message: &ToStore, payload: &[u8]) -> Cost {
-    // What is longer is refused: a number that the host makes up must not take the tenant's time.
+    // The store refuses a longer range. A number that the host makes up must not take the tenant's
+    // time.
     let of = |range: &Range, most: u64| range.sectors.min(most) * SECTOR_BYTES;
     let (operations, bytes) = match message {
         ToStore::Read { range, .. } | ToStore::ReadBehind { range, .. } => {
@@ -57,7 +63,7 @@ pub fn cost(message: &ToStore, payload: &[u8]) -> Cost {
     Cost { operations, bytes }
 }
 
-/// Records of a batch, one at least. Where it is damaged nobody reads on.
+/// The number of records of a batch, at least one. A damaged record ends the count.
 fn records(volume: VolumeId, payload: &[u8]) -> u64 {
     let (mut count, mut rest) = (0, payload);
     while let Ok(header) = record::parse_prefix(volume, rest) {

@@ -64,7 +64,7 @@ impl World {
         self.check();
     }
 
-    /// What was dealt is either saved or has passed, and no more was dealt than came in.
+    /// The throttle has saved or passed all dealt tokens, and has dealt no more than the income.
     fn check(&mut self) {
         let mut could = [0; KINDS];
         let heads = self.throttle.volumes.values().flat_map(|volume| &volume.lanes);
@@ -90,7 +90,7 @@ impl World {
                 let billion = |tokens: u64| i128::from(tokens) * 1_000_000_000;
                 let ahead = billion(passed[kind]) - rate * i128::from(at.0);
                 assert!(ahead <= most, "{} more than may pass", (ahead - most) / 1_000_000_000);
-                // What comes in is counted whole; a part of one may be there already.
+                // The income counts whole tokens; the bucket may have a part of one already.
                 most = most.min(ahead + billion(could[kind] + 1));
             }
         }
@@ -169,7 +169,7 @@ proptest! {
         }
         world.finish();
         world.check_rates();
-        // All of those that are still there pass, each lane in its order, and nothing is left.
+        // All remaining requests pass, each lane in its order, and nothing is left.
         prop_assert_eq!(world.passed.len(), expected.len());
         prop_assert_eq!(world.throttle.waiting(), Waiting::default());
         prop_assert_eq!(world.throttle.poll_timeout(), None);
@@ -200,7 +200,7 @@ proptest! {
             if late { world.sleep(time) } else { world.wait(time) }
             let got = (0..all).map(|volume| world.passed_of(u128::from(volume)));
             let got: Vec<u64> = got.collect();
-            // What has passed is behind what was dealt by less than a request.
+            // The passed cost is less than a request behind the dealt tokens.
             for (one, (_, size)) in got.iter().zip(&sizes) {
                 for other in &got {
                     prop_assert!(*other <= one + size + quantum, "{got:?} of {sizes:?}");
@@ -234,7 +234,8 @@ proptest! {
         let asked = world.now;
         let lone = world.ask(u128::from(all), Lane::Read, read);
         let quantum = world.throttle.pools[1].quantum();
-        // Its own tokens, as many and a quantum for each other volume; an eighth of them goes to each of its own lanes.
+        // Its own tokens, as many and a quantum for each other volume; an eighth of them goes to
+        // each of its own lanes.
         let own = if own.is_some() { read * 3 / 8 + 2 * quantum } else { 0 };
         let tokens = (all + 1) * (read + own + quantum) + quantum;
         world.wait(Duration::from_nanos(tokens * 1_000_000_000 / rate + 1000));
@@ -272,7 +273,7 @@ fn who_comes_and_goes_gets_no_more_than_who_stays() {
         let at = world.throttle.poll_timeout().unwrap();
         world.step_until(at);
         if world.has_passed(read).is_some() {
-            // As soon as one is answered the next one comes.
+            // The answer to a request brings the next one.
             read = world.ask(2, Lane::Read, 8192);
         }
     }
@@ -287,7 +288,7 @@ fn who_wanted_nothing_gets_nothing_for_it() {
     for _ in 0..1000 {
         world.ask(1, Lane::Drain, MIB);
     }
-    // It is known, and then it wants nothing for a while.
+    // The throttle knows the volume, which then wants nothing for a while.
     world.ask(2, Lane::Read, 8192);
     world.ask(1, Lane::Read, 8192);
     world.wait(Duration::from_secs(10));
@@ -330,7 +331,8 @@ fn the_least_urgent_lane_goes_on_whatever_the_others_want() {
 
 #[test]
 fn requests_are_limited_by_what_they_lack() {
-    // One volume wants operations, the other bytes: neither keeps the other from what it does not use.
+    // One volume wants operations, the other bytes: neither keeps the other from what it does not
+    // use.
     let mut world = World::new(Rates { operations: Some(100), bytes: Some(100 * MIB) });
     for _ in 0..2000 {
         world.ask_in(1, 1, Lane::Read, (1, 4096));
@@ -373,7 +375,7 @@ fn a_new_limit_takes_effect_at_once() {
     world.throttle.set(world.now, operations(1));
     world.wait(Duration::from_millis(1010));
     assert!(world.has_passed(batches[1]).is_some() && world.has_passed(batches[2]).is_none());
-    // Lifted, all go, and nothing is left of it.
+    // Without limits all requests pass, and no savings remain.
     world.rates = [None, None];
     world.throttle.set(world.now, Rates::default());
     world.collect();
@@ -423,7 +425,7 @@ fn a_session_that_closes_leaves_nothing_behind() {
     let at = world.now;
     world.finish();
     assert_eq!(world.passed.len(), 6);
-    // What was saved up for requests that are gone is there for those that are not.
+    // Savings for requests of closed sessions go to the others.
     assert!(world.passed[0].0.since(at) < Duration::from_millis(300));
     world.throttle.handle_session_closed(world.now, SessionId(2));
     assert_eq!(world.throttle.poll_timeout(), None);
@@ -440,7 +442,8 @@ fn a_volume_that_leaves_takes_its_requests_along() {
     world.collect();
     assert!(left.iter().all(|name| world.has_passed(*name) == Some(world.now)));
     assert_eq!(world.throttle.waiting(), Waiting { requests: 1, bytes: 4 * MIB });
-    // What the one that left had saved up is the other's: a second's worth of it, and all that comes.
+    // The volume that left had saved tokens. The other one gets those, up to one second's worth,
+    // and the whole income.
     world.wait(Duration::from_millis(1600));
     assert!(world.has_passed(stays).is_some());
 }

@@ -1,8 +1,10 @@
-//! What changes the log: batches and operations in order of arrival, announcements, and the segment that is being put.
+//! What changes the log: batches and operations in order of arrival, announcements, and the segment
+//! that is being put.
 //!
-//! At most one segment is being put at a time. Batches that arrive meanwhile form the next one. The machine decides which
-//! batches count and what a segment says. It does not know whether the log may be written to: its owner asks for the
-//! next change only while the log has been read to its end.
+//! At most one segment is being put at a time. Batches that arrive meanwhile form the next one. The
+//! machine decides which batches count and what a segment says. It does not know whether the log
+//! may be written to: its owner asks for the next change only while the log has been read to its
+//! end.
 
 use super::super::catalog;
 use super::super::event::{Event, OpenError};
@@ -134,8 +136,8 @@ impl SegmentPlan {
         SegmentPlan { kind, epoch, host, last, footer, records, change }
     }
 
-    /// Of a segment that begins an epoch that is nobody's, and gives up what is announced. A journal that was delivered
-    /// holds nothing that would come back.
+    /// Of a segment that begins an epoch that is nobody's, and gives up what is announced. A
+    /// journal that was delivered holds nothing that would come back.
     pub fn ends_epoch(log: &LogState, kind: SegmentKind, change: LogChange) -> SegmentPlan {
         let last = log.committed;
         let footer = segment::Footer { base: last, ..segment::Footer::default() };
@@ -352,7 +354,8 @@ impl Committer {
         }
     }
 
-    /// Announces the writes of all batches that wait: they are acknowledged, whether the host had announced them or not.
+    /// Announces the writes of all batches that wait: they are acknowledged, whether the host had
+    /// announced them or not.
     pub fn announce_queued(&self, log: &mut LogState, owner: &Ownership) {
         for change in &self.queue {
             if let LogChange::Batch(batch) = change
@@ -372,8 +375,8 @@ impl Committer {
         self.queue.push_back(change);
     }
 
-    /// The next operation whose turn has come. Batches, announcements and a fence are put on the way. `begins`: the
-    /// last segment of the log was written by another engine.
+    /// The next operation whose turn has come. Batches, announcements and a fence are put on the
+    /// way. `begins`: the last segment of the log was written by another engine.
     pub fn next(
         &mut self,
         cx: &mut Context<'_>,
@@ -393,7 +396,8 @@ impl Committer {
         None
     }
 
-    /// Whether the log has been looked at on behalf of that operation. If not, it is the queue's front again.
+    /// Whether the log has been looked at on behalf of that operation. If not, it is the queue's
+    /// front again.
     ///
     /// What another store has written meanwhile decides too, and must be in the answer: a host
     /// throws away what it is told to be committed. A detach finds out by putting its segment.
@@ -424,7 +428,8 @@ impl Committer {
         }
         let Some(since) = self.announce_unsaved else { return };
         let due = cx.facts.now() >= since.after(cx.facts.config().announce_persist);
-        // In an epoch that has not begun, or with the log as it should be, there is nothing to save.
+        // In an epoch that has not begun, or with the log as it should be, there is nothing to
+        // save.
         if (due || cx.facts.is_stopping()) && begun {
             let plan = SegmentPlan::in_epoch(cx.facts, cx.log, SegmentKind::Announce, None);
             self.put(cx, begins, plan);
@@ -506,7 +511,8 @@ impl Committer {
         cx.out.put(ObjectPurpose::PutSegment, key, put.data.clone());
     }
 
-    /// The number of the segment that is being put; if it is the first one of this engine, that has to be confirmed.
+    /// The number of the segment that is being put; if it is the first one of this engine, that has
+    /// to be confirmed.
     pub fn to_confirm(&self) -> Option<u64> {
         let put = self.put.as_ref()?;
         Some(put.segment.header.number).filter(|_| put.segment.header.token.begins())
@@ -516,7 +522,8 @@ impl Committer {
         self.put.as_ref().is_some_and(|put| put.segment.header.number == number)
     }
 
-    /// The segment being put exists, and is the next one of the log: it is to be applied, or handed back.
+    /// The segment being put exists, and is the next one of the log: it is to be applied, or handed
+    /// back.
     pub fn take_confirmed(&mut self) -> Option<SegmentPut> {
         self.exists = false;
         self.put.take()
@@ -533,7 +540,8 @@ impl Committer {
         self.exists
     }
 
-    /// A segment of this engine is part of the log: whoever else wrote to the log until now finds it in the way.
+    /// A segment of this engine is part of the log: whoever else wrote to the log until now finds
+    /// it in the way.
     pub fn fenced(&mut self) {
         self.fencing = false;
     }

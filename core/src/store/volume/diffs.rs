@@ -1,10 +1,10 @@
-//! Map diffs: what was written since a moment in the log. The segments' footers say it, read from the end of the
-//! log back to that moment.
+//! Map diffs: the ranges that hosts wrote since a moment in the log. The segments' footers list
+//! them; the engine reads these from the end of the log back to that moment.
 //!
-//! Promises: an answer with ranges holds every sector that a committed write after the moment has
-//! touched, up to the request at least; whatever cannot be read or proved is "unknown". Bounded: at
-//! most [`SEGMENTS_MAX`] segments and [`RANGES_MAX`] ranges are looked at for a request, and
-//! [`DIFFS_MAX`] requests at a time.
+//! Promises: an answer with ranges holds every sector that a committed write has touched between
+//! the moment and the request. If the engine cannot read or prove something, the answer is
+//! "unknown". A request reads at most [`SEGMENTS_MAX`] segments and [`RANGES_MAX`] ranges. At most
+//! [`DIFFS_MAX`] requests are in progress.
 
 use super::super::catalog;
 use super::super::log::LogState;
@@ -25,12 +25,12 @@ use std::collections::BTreeMap;
 const SEGMENTS_MAX: u64 = 1024;
 /// Segments read at once for a request.
 const WINDOW: u64 = 8;
-/// Requests answered at a time; more are told that nothing is known.
+/// Requests in progress; a further one gets the answer "unknown".
 const DIFFS_MAX: usize = 16;
-/// Ranges kept while a request is worked on: some 6 MB of memory.
+/// Ranges in memory for a request: some 6 MB.
 const RANGES_MAX: usize = 1 << 16;
 
-/// Requests that are being answered.
+/// Requests in progress.
 #[derive(Debug, Default)]
 pub(super) struct MapDiffs {
     next: u64,
@@ -42,12 +42,12 @@ struct Diff {
     to: ReplyAddress,
     /// Everything committed after this number counts.
     since: Seq,
-    /// Segments at or below this number are not looked at any more; 0 is before the first.
+    /// The engine does not read segments at or below this number; 0 is before the first.
     floor: u64,
     /// The next segment to ask for, going down.
     next: u64,
     reading: usize,
-    /// The newest segment that could not be read, 0 for none.
+    /// The newest segment that the engine could not read, 0 for none.
     failed: u64,
     /// The last segment, and the checksum of its header.
     top: (u64, u32),
@@ -57,8 +57,9 @@ struct Diff {
 }
 
 impl Diff {
-    /// Whether a header is one of this log, as far as its neighbours have been read: what a store that was out of touch
-    /// put in the place of a deleted segment is not.
+    /// Whether a header belongs to this log, as far as the engine has read its neighbors. A store
+    /// without contact may have put a segment in the place of a deleted one, and that one does not
+    /// belong to the log.
     fn link(&mut self, number: u64, crc: u32, previous: u32) -> bool {
         self.links.insert(number, (crc, previous));
         let above = match self.links.get(&(number + 1)) {
@@ -81,9 +82,9 @@ pub(super) fn answer(
     out.send(session, lane, ToHost::Changed { request, volume: facts.id(), result });
 }
 
-/// Whether the log went through that moment: it knows the epoch, and all later ones were built on
-/// what was committed then. An epoch that is nobody's may have begun by a rollback; the segments since
-/// then do not say what that changed.
+/// Whether the log went through that moment: it knows the epoch, and all later epochs built on the
+/// writes of that moment. A rollback may have begun an epoch without a host. The segments since
+/// then do not list its changes.
 fn is_moment(log: &LogState, moment: Moment) -> bool {
     let history = &log.history;
     let known =
@@ -105,7 +106,7 @@ impl MapDiffs {
         if !is_moment(cx.log, since) || self.diffs.len() >= DIFFS_MAX {
             return answer(cx.facts, cx.out, to, Ok(Changes::Unknown));
         }
-        // What is a parent's was there before anybody attached this volume.
+        // The parent's content existed before any host attached this volume.
         let begins = cx.facts.spec().begins_after();
         let next = cx.log.number;
         let diff = Diff {
@@ -136,7 +137,7 @@ impl MapDiffs {
         if diff.reading > 0 {
             return;
         }
-        // What is too old need not be readable.
+        // Segments before the floor need not be readable.
         let known = diff.failed <= diff.floor;
         if let Some(diff) = self.diffs.remove(&key) {
             let changes =
@@ -145,7 +146,7 @@ impl MapDiffs {
         }
     }
 
-    /// Nothing more will be read.
+    /// The engine will read nothing more.
     pub fn refuse_all(&mut self, facts: &Facts, out: &mut Outputs) {
         for diff in std::mem::take(&mut self.diffs).into_values() {
             answer(facts, out, diff.to, Err(ReadError::NotAttached));
@@ -178,7 +179,7 @@ impl MapDiffs {
         part: Part,
         data: Option<&[u8]>,
     ) -> Option<()> {
-        // The one who asked is gone, or has been answered.
+        // The requester is gone, or has its answer.
         let Some(diff) = self.diffs.get_mut(&key) else { return Some(()) };
         diff.reading -= 1;
         if number <= diff.floor {
@@ -203,7 +204,7 @@ impl MapDiffs {
         if header.first <= diff.since + 1 {
             diff.floor = diff.floor.max(number - 1);
         } else if number == diff.floor + 1 {
-            // The last one that may be looked at does not reach back far enough.
+            // The last segment that the engine may read does not reach back far enough.
             return None;
         }
         if header.kind != SegmentKind::Data {

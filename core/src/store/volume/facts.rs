@@ -1,4 +1,4 @@
-//! What every machine of a volume may look at: it changes with no input but time and the shutdown.
+//! Facts that every machine of a volume may read: only time and the shutdown change them.
 
 use super::super::config::Config;
 use super::super::map::pages::Pages;
@@ -10,7 +10,8 @@ use std::ops::DerefMut;
 /// The facts of one engine.
 pub(super) struct Facts {
     spec: VolumeSpec,
-    /// The segment that took the snapshot, and the snapshot's identity, if the engine is of a snapshot.
+    /// The segment that took the snapshot, and the snapshot's identity, if the engine is of a
+    /// snapshot.
     snapshot: Option<(u64, VolumeId)>,
     config: Config,
     incarnation: u128,
@@ -89,7 +90,8 @@ impl Facts {
         }
     }
 
-    /// The key of a segment or of a staged object. A staged object of a parent has the same number there.
+    /// The key of a segment or of a staged object. A staged object of a parent has the same number
+    /// there.
     pub fn data_key(&self, number: u64) -> String {
         let staged = number & STAGED_BIT != 0;
         let volume = if staged { self.spec.id } else { self.spec.owner_of(number) };

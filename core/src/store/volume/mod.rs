@@ -1,27 +1,29 @@
 //! The engine of one volume.
 //!
-//! One owner, no locks: every input changes the state at once and leaves outputs to be polled. [`Volume`] itself decides
-//! nothing. It hands each input to one of these machines, tells the others what came of it, and then lets each
-//! go on. No machine sees the state of another one; what it has to know is an argument.
+//! The engine has one owner and no locks: every input changes the state at once and leaves outputs
+//! to poll. [`Volume`] itself decides nothing. It hands each input to one of these machines, tells
+//! the others the result, and then lets each continue. No machine sees the state of another one: it
+//! gets the facts that it needs as arguments.
 //!
 //! | machine | decides |
 //! |---|---|
-//! | [`log_reader`] | where the volume begins, which segment comes next, where the log ends |
-//! | [`committer`] | which batches count, what the next segment says |
-//! | [`ownership`] | whose the epoch is, who may speak for it |
-//! | [`snapshots`] | which snapshots may be taken, and which wait |
-//! | [`sizes`] | when a new size is known to all |
-//! | [`reading`] | what a read is answered |
-//! | [`diffs`] | what was written since a moment |
-//! | [`maintenance`] | when the map is flushed and merged, which root it goes on from, what is deleted |
-//! | [`collector`] | which segments are emptied |
-//! | [`outputs`] | what is polled, and which operations on objects are tried again |
+//! | [`log_reader`] | where the volume begins, the next segment, the end of the log |
+//! | [`committer`] | whether a batch counts, the content of the next segment |
+//! | [`ownership`] | the host of the epoch, the sessions that may speak for it |
+//! | [`snapshots`] | whether a snapshot may begin or has to wait |
+//! | [`sizes`] | when the location has noted a new size |
+//! | [`reading`] | the answer to a read |
+//! | [`diffs`] | the ranges that hosts wrote since a moment |
+//! | [`maintenance`] | when to flush and merge the map, the root to continue from, the objects to delete |
+//! | [`collector`] | the segments to empty |
+//! | [`outputs`] | the outputs, and the retries of operations on objects |
 //!
-//! What changes the log or hangs on its end (batches, attach, resume, detach, lost, accept-loss) goes
-//! through one queue in order of arrival, and at most one segment is being put at a time; batches that arrive meanwhile
-//! form the next one. Reads and announcements do not queue behind it.
+//! Some requests change the log or depend on its end: batches, attach, resume, detach, lost and
+//! accept-loss. They go through one queue in order of arrival. At most one put of a segment is in
+//! progress; batches that arrive meanwhile form the next segment. Reads and announcements do not
+//! wait in the queue.
 
-/// What a machine looks at, and where it leaves what is to be done.
+/// The state that a machine may read, and the place for its outputs.
 macro_rules! cx {
     ($volume:ident) => {
         &mut Context { facts: &$volume.facts, log: &$volume.log, out: &mut $volume.out }
@@ -38,7 +40,7 @@ macro_rules! access {
     };
 }
 
-/// What the map's maintenance has to know of the others.
+/// The facts about other machines that map maintenance needs.
 macro_rules! around {
     ($volume:ident) => {
         Surroundings {
@@ -100,12 +102,13 @@ use snapshots::SnapshotRequests;
 
 /// The log of one volume as a state machine; see the [module](super).
 ///
-/// Inputs are `handle_*`. After any of them, and after [`Volume::open`], the outputs `poll_*` are to be
-/// polled until there are none. What is known of the volume, all else says. `now` never goes back.
+/// Inputs are `handle_*`. After any of them, and after [`Volume::open`], the caller polls the
+/// outputs `poll_*` until there are none. All other methods return the state of the volume. `now`
+/// never goes back.
 pub struct Volume {
     facts: Facts,
     out: Outputs,
-    /// The log as far as it has been applied.
+    /// The log up to the last applied segment.
     log: LogState,
     reader: LogReader,
     owner: Ownership,
@@ -125,10 +128,10 @@ impl Volume {
         Volume::begin(Facts::new(now, spec, None, incarnation, config))
     }
 
-    /// Begins to open the snapshot of a volume that was taken by that segment, for reading only: it goes by
-    /// the snapshot's identity, whatever is asked of it, and anybody may attach it, in epoch 0. Nothing is
-    /// written. It fails with [`OpenError::NoSnapshot`] when the snapshot has been deleted, at once or
-    /// when that shows.
+    /// Begins to open a snapshot of a volume, the one that the segment `number` took, for reading
+    /// only. The engine uses the snapshot's identity in all answers. Any host may attach it, in
+    /// epoch 0. The engine writes nothing. If the snapshot no longer exists, it fails with
+    /// [`OpenError::NoSnapshot`], at once or when it finds out.
     #[must_use]
     pub fn open_snapshot(
         now: Time,
@@ -161,25 +164,28 @@ impl Volume {
 
     // Inputs.
 
-    /// Says who is at the other end of a session. Of one that it is not said of, nobody knows the key: it has
+    /// Names the peer of a session. Without this call the key of the session is unknown: it has
     /// [`KeyId::NONE`].
     pub fn handle_session(&mut self, session: SessionId, peer: SessionPeer) {
         self.owner.session_began(session, peer);
     }
 
-    /// Until then the host of the volume may be on its way here: the store has just been started, or has just got the
-    /// volume from another one. Meanwhile it counts as connected for whoever wants the volume.
+    /// Until then the host of the volume may be on its way here. The store has just started, or has
+    /// just got the volume from another store. Meanwhile the host counts as connected for any other
+    /// host that wants the volume.
     pub fn handle_awaited(&mut self, until: Time) {
         self.owner.await_until(until);
     }
 
-    /// Says, before [`Volume::handle_session_closed`], when a session has ended, as seconds since 1970. It is for people.
+    /// Says, before [`Volume::handle_session_closed`], when a session has ended, as seconds since
+    /// 1970. It is for people.
     pub fn handle_silent(&mut self, session: SessionId, since: u64) {
         self.owner.ended(session, since);
     }
 
-    /// A frame from a host. Attach and volume operations come here because they name this volume,
-    /// everything else because it carries its identity; what does neither is ignored.
+    /// Takes a frame from a host. Attach and volume operations come here because they name this
+    /// volume, other messages because they carry its identity. The engine ignores messages with
+    /// neither.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -196,7 +202,7 @@ impl Volume {
         self.advance();
     }
 
-    /// A connection is gone. What it had delivered is still committed.
+    /// A connection has ended. The engine still commits the batches that it delivered.
     pub fn handle_session_closed(&mut self, now: Time, session: SessionId) {
         self.facts.pass(now);
         self.owner.session_closed(&self.facts, session);
@@ -248,8 +254,8 @@ impl Volume {
         self.advance();
     }
 
-    /// Another store has taken the volume: all who wait for something here are told to come again. What is
-    /// under way may have its effect or not; the engine is then to be dropped.
+    /// Another store has taken the volume: the engine tells all waiting sessions to come again.
+    /// Operations in progress may or may not have their effect. The owner then drops the engine.
     pub fn handle_taken(&mut self, now: Time) {
         self.facts.pass(now);
         self.facts.stop();
@@ -262,8 +268,8 @@ impl Volume {
         }
     }
 
-    /// Another store, which may still be at work, is not to go on with the log: the next number is taken, by a segment that says
-    /// nothing new. Whoever has attached the volume keeps it.
+    /// Another store may still be at work, and must not continue the log. The engine takes the next
+    /// number with a segment that changes nothing. The host keeps its attachment.
     pub fn handle_fence(&mut self, now: Time) {
         self.facts.pass(now);
         self.commits.fence();
@@ -277,7 +283,8 @@ impl Volume {
         self.advance();
     }
 
-    /// What became of an object of which an event said that it is damaged or missing: it can be read again, or not.
+    /// Reports the fate of an object that an event called damaged or missing: readable again, or
+    /// not.
     pub fn handle_repaired(&mut self, now: Time, key: &str, repaired: bool) {
         self.facts.pass(now);
         if repaired {
@@ -287,8 +294,9 @@ impl Volume {
         self.advance();
     }
 
-    /// An object is damaged in what it has, or had, of these ranges. With a part of the map they are what cannot be found any
-    /// more. Nothing happens if nobody has the volume attached.
+    /// An object is damaged, with its present or former data of these ranges. For a part of the map
+    /// these are the ranges that the engine cannot find any more. If no host has the volume
+    /// attached, the call does nothing.
     pub fn handle_damaged(&mut self, now: Time, key: &str, ranges: &[Range]) {
         self.facts.pass(now);
         if self.facts.is_readonly() || !self.owner.is_connected() {
@@ -305,14 +313,15 @@ impl Volume {
         self.out.poll_object()
     }
 
-    /// The next frame to send, in that lane of that session. A frame for a session that is closed
-    /// is dropped.
+    /// The next frame to send, in that lane of that session. The store service drops a frame for a
+    /// closed session.
     pub fn poll_message(&mut self) -> Option<(SessionId, Lane, Frame<ToHost>)> {
         self.out.poll_message()
     }
 
-    /// The next answer to a [`ToStore::Status`] of [`SHELL_SESSION`](super::SHELL_SESSION): where what lies, of parts in
-    /// order from the start of the range, which may end before it does.
+    /// The next answer to a [`ToStore::Status`] of [`SHELL_SESSION`](super::SHELL_SESSION): the
+    /// places of the data. The parts are in order from the start of the range, and may end before
+    /// the range does.
     pub fn poll_places(&mut self) -> Option<(RequestId, Result<Places, ReadError>)> {
         self.reads.poll_places()
     }
@@ -322,7 +331,7 @@ impl Volume {
         self.out.poll_event()
     }
 
-    /// When [`Volume::handle_timeout`] wants to be called; a time that has passed means at once.
+    /// The time at which [`Volume::handle_timeout`] wants a call; a past time means at once.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let around = around!(self);
@@ -335,25 +344,26 @@ impl Volume {
 
     // What is known.
 
-    /// What does not change about the volume.
+    /// The facts about the volume that never change.
     #[must_use]
     pub fn spec(&self) -> &VolumeSpec {
         self.facts.spec()
     }
 
-    /// The identity that messages are to carry: the volume's, or that of the snapshot which this is.
+    /// The identity that messages are to carry: the volume's, or that of the snapshot which this
+    /// is.
     #[must_use]
     pub fn id(&self) -> VolumeId {
         self.facts.id()
     }
 
-    /// The session of the host that has the volume attached, if that is connected.
+    /// The session of the host that has the volume attached, if the host has a connection.
     #[must_use]
     pub fn session(&self) -> Option<SessionId> {
         self.owner.session()
     }
 
-    /// How far the replica is, as was said last.
+    /// The last reported state of the replica.
     #[must_use]
     pub fn replica(&self) -> ReplicaDurability {
         self.owner.replica()
@@ -365,12 +375,13 @@ impl Volume {
         ownership::is_key_of_epoch(&self.log, key)
     }
 
-    /// Whether another store may have the volume for a host, going by what is known here and without changing anything.
+    /// Decides whether another store may have the volume for a host. It uses the facts known here
+    /// and changes nothing.
     ///
     /// # Errors
-    /// Why that host does not get it, as long as this store can tell: [`AttachError::InUse`], and what
-    /// [`attach::decide`](super::attach::decide) says of a volume whose host is connected; [`AttachError::Fenced`] and
-    /// [`AttachError::OtherKey`].
+    /// The reason why that host does not get it, as far as this store knows:
+    /// [`AttachError::InUse`], [`AttachError::Fenced`], [`AttachError::OtherKey`]. For a volume
+    /// with a connected host, also the errors of [`attach::decide`](super::attach::decide).
     pub fn may_leave(&self, host: HostId, key: KeyId, claim: Claim) -> Result<(), AttachError> {
         if !self.reader.is_open() {
             return Ok(());
@@ -378,9 +389,9 @@ impl Volume {
         self.owner.may_leave(&self.facts, &self.log, host, key, claim)
     }
 
-    /// Whether there is room for more work. While there is not, the shell reads no further from the
-    /// lanes of the sessions that use the volume ([`Lane::Drain`] first of all); what it hands over
-    /// all the same is taken.
+    /// Whether the engine has room for more work. Without room, the store service stops reading the
+    /// lanes of the sessions that use the volume, [`Lane::Drain`] first. The engine still takes
+    /// everything that it gets.
     #[must_use]
     pub fn wants_input(&self) -> bool {
         let config = self.facts.config();
@@ -390,8 +401,8 @@ impl Volume {
             && !self.map.is_table_full(&self.facts)
     }
 
-    /// Whether nothing is under way: with no further input nothing further happens. After
-    /// [`Volume::handle_shutdown`] the volume may then be dropped.
+    /// Whether nothing is in progress: without further input nothing happens. After
+    /// [`Volume::handle_shutdown`] the owner may then drop the volume.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let stopping = self.facts.is_stopping();
@@ -408,7 +419,7 @@ impl Volume {
             && (around.saved || !stopping)
     }
 
-    /// What is known of the volume; `None` until it is open.
+    /// The state of the volume; `None` until it is open.
     #[must_use]
     pub fn info(&self) -> Option<LiveInfo> {
         if !self.reader.is_open() {
@@ -430,8 +441,8 @@ impl Volume {
         })
     }
 
-    /// Bytes of the volume's segments and bundles, and of what is named of them, at most, as of the last count;
-    /// `None` before the first.
+    /// The bytes of the volume's segments and bundles, and the upper bound of their named bytes, by
+    /// the last count. `None` before the first count.
     #[must_use]
     pub fn space(&self) -> Option<(u64, u64)> {
         self.gc.space()
@@ -443,13 +454,13 @@ impl Volume {
         self.reader.is_open().then_some(self.log.sectors)
     }
 
-    /// The state of the log as far as it has been applied.
+    /// The state of the log up to the last applied segment.
     #[must_use]
     pub fn state(&self) -> &LogState {
         &self.log
     }
 
-    /// Why the volume cannot be opened or cannot go on. It stays so; only opening it anew helps.
+    /// The reason why the volume cannot open or continue. Only a new engine helps.
     #[must_use]
     pub fn failed(&self) -> Option<&OpenError> {
         self.reader.failed()
@@ -457,7 +468,7 @@ impl Volume {
 
     // Going on, and what all machines have to do with.
 
-    /// Restores what must hold after every input: whatever can be begun has been.
+    /// Restores the invariants after every input: everything that can begin has begun.
     fn advance(&mut self) {
         self.advance_log();
         if !self.reader.is_open() {
@@ -472,7 +483,8 @@ impl Volume {
         self.reads.advance(cx!(self), access!(self), maps);
     }
 
-    /// Applies the segments that have been read, until the log ends or more has to be read.
+    /// Applies the segments that the engine has read, until the log ends or the engine must read
+    /// more.
     fn advance_log(&mut self) {
         while let Some(step) = self.reader.next(cx!(self)) {
             let segment = match step {
@@ -547,7 +559,7 @@ impl Volume {
         self.advance_log();
     }
 
-    /// Whether a segment that exists can be applied now. If not, it will be.
+    /// Whether the engine can apply an existing segment now. If not, it will later.
     fn may_apply(&mut self, segment: &Segment) -> bool {
         let opening = self.reader.is_opening();
         let may = self.map.may_apply(cx!(self), segment, opening);
@@ -555,7 +567,7 @@ impl Volume {
         may
     }
 
-    /// A segment has been applied to the state of the log.
+    /// The state of the log has a new segment.
     fn segment_applied(&mut self, segment: &Segment) {
         self.gc.applied(segment.header.tail().end);
         self.reader.applied(&self.facts, segment);
@@ -563,7 +575,8 @@ impl Volume {
         self.sizes.applied(cx!(self), segment, self.owner.session());
     }
 
-    /// Begins whatever is next in the queue, until a segment is being put or the log is being read.
+    /// Begins the next entries of the queue, until a put of a segment or a read of the log is in
+    /// progress.
     fn advance_queue(&mut self) {
         self.advance_snapshots();
         while self.reader.is_running()
@@ -616,7 +629,7 @@ impl Volume {
         }
     }
 
-    /// The segment being put exists, and is the next one of the log.
+    /// The segment of the put exists, and is the next one of the log.
     fn segment_confirmed(&mut self) {
         let Some(put) = self.commits.take_confirmed() else { return };
         if !self.may_apply(put.segment()) {
@@ -629,15 +642,16 @@ impl Volume {
         self.segment_committed(put, before);
     }
 
-    /// The log has gone on far from here: what is known of it is not worth anything.
+    /// The log has continued far beyond here: the engine's state has no value.
     fn restart(&mut self) {
         self.out.event(Event::LeftBehind { segment: self.log.number });
-        // It may have its effect: then it is read like any other, or by nobody.
+        // The put may have its effect. Then this engine reads the segment like any other, or no
+        // engine does.
         self.commits.lost(cx!(self), &mut self.owner);
         self.drop_holder();
         self.reads.abandon(cx!(self), access!(self));
         self.diffs.refuse_all(&self.facts, &mut self.out);
-        // Nobody waits for anything else that is under way; reads are counted until they come.
+        // No machine waits for any other operation in progress. Reads count until they end.
         self.out.retain(|purpose| {
             matches!(
                 purpose,
@@ -660,7 +674,7 @@ impl Volume {
         self.owner.drop_holder(cx!(self));
     }
 
-    /// Goes no further. Whoever waits for something is told; the holder learns why when it resumes.
+    /// Stops. Waiting sessions get an answer; the holder hears the reason when it resumes.
     fn fail(&mut self, error: OpenError) {
         let reason = error.to_string();
         self.out.event(Event::Failed(error.clone()));
@@ -668,7 +682,7 @@ impl Volume {
         self.refuse_all(&reason);
     }
 
-    /// Answers all that waits: nothing of it will be done.
+    /// Answers everything that waits: the engine will do none of it.
     fn refuse_all(&mut self, reason: &str) {
         self.owner.refuse_holder(cx!(self), None, reason);
         if let Some(change) = self.commits.give_up_put() {

@@ -1,4 +1,4 @@
-//! What came of operations on objects, to the machine that asked for it.
+//! Hands the results of operations on objects to the machines that asked.
 
 use super::Volume;
 use super::collector::Collector;
@@ -66,7 +66,8 @@ impl Volume {
         self.route_map();
     }
 
-    /// An object was put. `exists`: by an attempt before, if it is of a name that is never used again.
+    /// A put has ended. `exists`: the object exists already, so an earlier attempt put it, if its
+    /// name comes only once.
     fn put(&mut self, purpose: ObjectPurpose, exists: bool) {
         match purpose {
             ObjectPurpose::PutSegment if exists => self.commits.read_back(cx!(self)),
@@ -80,14 +81,14 @@ impl Volume {
             ObjectPurpose::PutPin(name) => self.map.pin_put(name),
             ObjectPurpose::PutFragment(fragment) => self.fragment_put(fragment),
             ObjectPurpose::PutRoot(name) => self.map.root_put(&self.facts, name),
-            // What is there says the same: the segment of that number cannot say anything else.
+            // The existing object says the same: the segment of that number has only one size.
             ObjectPurpose::PutSize { number } => {
                 for to in self.sizes.noted(number) {
                     self.reply_resized(to);
                 }
             }
             ObjectPurpose::PutStaged(put) => {
-                // An attempt that was thought to have failed may have put it; another number is as good.
+                // An attempt that seemed to fail may have put it; another number is as good.
                 let result = if exists { Err(StageError::Exists) } else { Ok(()) };
                 self.reads.staged(cx!(self), put, result);
             }
@@ -97,7 +98,7 @@ impl Volume {
         self.route_map();
     }
 
-    /// What a read gave; nothing if the object is not there.
+    /// Takes the result of a read; `None` if the object does not exist.
     fn read(&mut self, purpose: ObjectPurpose, data: Option<Bytes>) {
         match purpose {
             ObjectPurpose::ReadAncestor(which, name, older) => {
@@ -178,7 +179,7 @@ impl Volume {
         }
     }
 
-    /// What reading the root of a snapshot gave, whatever it was for.
+    /// Takes the result of reading the root of a snapshot, for any purpose.
     fn pin_read(&mut self, name: RootName, data: Option<Bytes>) {
         if self.reader.wants_pin() {
             let beginning = self.reader.pin_read(cx!(self), name, data);
@@ -238,7 +239,8 @@ impl Volume {
         }
     }
 
-    /// The roots that there are after the first segment of this engine was put: that has to be the next one of the log.
+    /// Takes the list of roots after the put of this engine's first segment. That segment has to be
+    /// the next one of the log.
     fn put_confirmed(&mut self, number: u64, list: &[ObjectMeta]) {
         if !self.commits.is_putting_number(number) {
             return;

@@ -1,7 +1,8 @@
-//! What an engine wants done: messages to send, events to log, and operations on objects.
+//! The outputs of an engine: messages to send, events to log, and operations on objects.
 //!
-//! An operation that failed is tried again until it succeeds, whatever it is for; so is the read of an object that has
-//! to exist, for as long as [`Config::missing_wait`](super::super::Config::missing_wait) says.
+//! The queue tries a failed operation again until it succeeds, whatever its purpose. It also
+//! repeats the read of an object that has to exist, for the time of
+//! [`Config::missing_wait`](super::super::Config::missing_wait).
 
 use super::super::catalog;
 use super::super::event::Event;
@@ -18,23 +19,23 @@ use bytes::Bytes;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Events kept for a shell that does not take them; later ones are dropped.
+/// Events that the engine keeps for a store service that does not take them; it drops later ones.
 const EVENTS_MAX: usize = 4096;
-/// How often a root that is said not to exist is asked for again: then the roots are listed anew.
+/// The number of reads of a missing root: then the engine lists the roots anew.
 const ROOT_TRIES: u32 = 3;
-/// Objects that are remembered as gone after that: nobody waits for them again.
+/// Objects that the engine remembers as gone after that: no read waits for them again.
 const GONE_MAX: usize = 1024;
-/// Failures of a read after which it is said that the object cannot be read: some seconds, with the pauses of
-/// [`Config::retry`](super::super::Config::retry).
+/// Failures of a read after which the engine reports that it cannot read the object. With the
+/// pauses of [`Config::retry`](super::super::Config::retry) this takes some seconds.
 const UNREADABLE: u32 = 6;
 
-/// An operation that is done: what it was for, its key, and what it came to.
+/// A finished operation: its purpose, its key, and its result.
 pub(super) type FinishedOperation = (ObjectPurpose, String, ObjectOutcome);
 
 /// No operation of that number is under way.
 pub(super) struct UnknownOperation;
 
-/// What is to be polled.
+/// The outputs to poll.
 pub(super) struct Outputs {
     messages: VecDeque<(SessionId, Lane, Frame<ToHost>)>,
     events: VecDeque<Event>,
@@ -149,8 +150,8 @@ impl Outputs {
         self.gone.remove(key);
     }
 
-    /// The outcome of an operation. Gives nothing if it goes on, as it is or as another one. Segments up to `deleted` may
-    /// have been deleted.
+    /// Takes the outcome of an operation. Returns `None` if the operation continues, unchanged or
+    /// as another one. The volume may have deleted segments up to `deleted`.
     pub fn finish(
         &mut self,
         facts: &Facts,
@@ -179,7 +180,7 @@ impl Outputs {
                     }
                     if self.may_return(facts, &mut pending, deleted) {
                         pending.missing += 1;
-                        // Where it was looked for first.
+                        // The retry begins at the volume's own key again.
                         if let ObjectOperation::Get { key, .. } = &mut pending.operation
                             && let Some((_, number)) = catalog::parse_data_key(key)
                         {
@@ -190,7 +191,7 @@ impl Outputs {
                         Ok(ObjectOutcome::NotFound)
                     }
                 }
-                // As good as an object that is cut short before its first byte.
+                // Equal to an object that ends before its first byte.
                 Err(GetError::Damaged(_)) => Ok(ObjectOutcome::Data(Bytes::new())),
                 Err(GetError::Failed(error)) => Err(error),
             },
@@ -200,7 +201,7 @@ impl Outputs {
             ) => Ok(ObjectOutcome::List(list)),
             (_, ObjectResult::Put(Err(PutError::Failed(error))))
             | (_, ObjectResult::List(Err(error)) | ObjectResult::Delete(Err(error))) => Err(error),
-            // The answer to another question than was asked: ask again.
+            // The result belongs to another kind of operation: ask again.
             _ => Err("the result is of another kind than the operation".to_owned()),
         };
         let key = pending.operation.key().to_owned();
@@ -224,7 +225,7 @@ impl Outputs {
         }
         let failures = pending.failures.saturating_add(1);
         self.event(Event::Retry { key: key.clone(), error, failures });
-        // Whoever has the next generation finds what could not be deleted.
+        // The next generation finds the objects that this one could not delete.
         if matches!(pending.purpose, ObjectPurpose::Delete) {
             return Some((pending.purpose, key, ObjectOutcome::Done));
         }
@@ -232,7 +233,7 @@ impl Outputs {
         None
     }
 
-    /// Whether an object that is said not to exist is to be waited for.
+    /// Whether to wait for an object that seems to be missing.
     fn may_return(
         &mut self,
         facts: &Facts,
@@ -246,7 +247,7 @@ impl Outputs {
         match pending.purpose {
             ObjectPurpose::ScanLog { number, .. } if number <= deleted => return false,
             ObjectPurpose::ReadRoot(_) | ObjectPurpose::ReadPin(_) | ObjectPurpose::ReadBase(_) => {
-                // It was in the list: unless it has been deleted since, as old ones are.
+                // The list had it: unless a store has deleted it since, like an old one.
                 return pending.missing < ROOT_TRIES;
             }
             _ => {}

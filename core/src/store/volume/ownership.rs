@@ -1,8 +1,13 @@
-//! Whose the epochs of a volume are, and which session has the volume.
+//! The owners of a volume's epochs, and the session that has the volume.
 //!
-//! Promises: what names the current epoch is done and answered only in a session with the key that began the epoch; a volume
-//! whose host is connected, or may be on its way back, goes to no other host that is not to take it over. The store service says
-//! which key a session has, before the session's first message ([`Ownership::session_began`]).
+//! Promises:
+//! - The engine executes and answers a request of the current epoch only in a session with the key
+//!   that began the epoch.
+//! - If the host of a volume is connected, or may be on its way back, another host gets the volume
+//!   only by a takeover.
+//!
+//! The store service names the key of a session before the session's first message
+//! ([`Ownership::session_began`]).
 
 use super::super::attach::{self, Asker, Granted};
 use super::super::event::Event;
@@ -18,7 +23,7 @@ use crate::wire::link::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who is at the other end of a session.
+/// The peer of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionPeer {
     /// The key that it has proven to hold; [`KeyId::NONE`] within the process.
@@ -30,12 +35,12 @@ pub struct SessionPeer {
 /// How far the replica of the volume's objects is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplicaDurability {
-    /// There is no replica.
+    /// The installation has no replica.
     #[default]
     None,
-    /// What is put gets there later.
+    /// A put object gets there later.
     Behind,
-    /// No put succeeds before the object is in the replica too, and all that was put before is there.
+    /// A put succeeds only when the replica has the object too, with all earlier ones.
     InStep,
 }
 
@@ -45,33 +50,33 @@ struct Holder {
     epoch: Epoch,
     session: SessionId,
     connected: bool,
-    /// A batch was refused: what follows is dropped until the host resumes.
+    /// The engine refused a batch, and drops the next ones until the host resumes.
     refused: bool,
 }
 
-/// Which host, with which journal, wants an epoch.
+/// The host that wants an epoch, and its journal.
 #[derive(Clone, Copy)]
 pub(super) struct AttachRequest {
     pub host: HostId,
     pub journal: Option<JournalState>,
-    /// Also from a host that is connected.
+    /// Also take the volume from a connected host.
     pub take_over: bool,
 }
 
-/// Whether a message may be handled.
+/// Whether the engine may handle a message.
 pub(super) enum Admission {
     Admitted(Frame<ToStore>),
     Refused,
-    /// It was a Resume: the session's early reads have to be answered, too.
+    /// The engine refused a Resume, so it has to answer the session's early reads too.
     ResumeRefused,
 }
 
-/// What an engine knows of the owners of its epochs.
+/// The facts that an engine knows about the owners of its epochs.
 #[derive(Default)]
 pub(super) struct Ownership {
     holder: Option<Holder>,
     peers: BTreeMap<SessionId, SessionPeer>,
-    /// What was refused to whom, so that it is told once.
+    /// The refusals so far, so that the engine reports each once.
     refused: BTreeSet<(SessionId, &'static str)>,
     /// The host of this epoch, for people.
     name: (Epoch, String),
@@ -82,7 +87,7 @@ pub(super) struct Ownership {
     replica: ReplicaDurability,
 }
 
-/// What a message is about that only the host of an epoch may send; and which epoch.
+/// The kind and the epoch of a message that only the host of that epoch may send.
 fn in_epoch(message: &ToStore) -> Option<(&'static str, Epoch)> {
     Some(match message {
         ToStore::Resume { epoch, .. } => ("volume.resume", *epoch),
@@ -114,7 +119,7 @@ pub(super) fn is_key_of_epoch(log: &LogState, key: KeyId) -> bool {
 }
 
 impl Ownership {
-    /// Says who is at the other end of a session. If it is not said of a session, that has [`KeyId::NONE`].
+    /// Names the peer of a session. Without this call a session has [`KeyId::NONE`].
     pub fn session_began(&mut self, session: SessionId, peer: SessionPeer) {
         self.peers.insert(session, peer);
     }
@@ -131,7 +136,8 @@ impl Ownership {
         }
     }
 
-    /// Until then the host may be on its way here. It counts as connected for whoever wants the volume.
+    /// Until then the host may be on its way here. It counts as connected for whoever wants the
+    /// volume.
     pub fn await_until(&mut self, until: Time) {
         self.awaited = self.awaited.max(until);
     }
@@ -141,7 +147,7 @@ impl Ownership {
         self.await_until(facts.now().after(facts.config().holder_grace));
     }
 
-    /// When a session ended that is about to be closed, as seconds since 1970.
+    /// The session ended at `since`, as seconds since 1970, and closes now.
     pub fn ended(&mut self, session: SessionId, since: u64) {
         if self.session() == Some(session) {
             self.silent_since = Some(since);
@@ -153,7 +159,7 @@ impl Ownership {
         self.silent_since.filter(|_| !self.is_connected() && !log.clean)
     }
 
-    /// The session of the host that has the volume attached, if that is connected.
+    /// The session of the host that has the volume attached, if the host has a connection.
     pub fn session(&self) -> Option<SessionId> {
         self.holder.filter(|holder| holder.connected).map(|holder| holder.session)
     }
@@ -167,7 +173,7 @@ impl Ownership {
         self.holder.is_some_and(|holder| holder.session == session)
     }
 
-    /// Whether a batch of the holder was refused, and it has not resumed since.
+    /// Whether the engine refused a batch of the holder, and the holder has not resumed since.
     pub fn is_refusing(&self) -> bool {
         self.holder.is_some_and(|holder| holder.refused)
     }
@@ -199,7 +205,7 @@ impl Ownership {
         let volume = cx.facts.spec().id;
         let fenced = ReadError::Fenced(epoch);
         let (request, reply) = match frame.message {
-            // What is told of an attachment goes into the log anyhow.
+            // The store service logs refused attachments anyhow.
             ToStore::Resume { request, .. } => {
                 let result = Err(AttachError::OtherKey { epoch, key });
                 cx.out.send(session, lane, ToHost::Attached { request, result });
@@ -247,8 +253,8 @@ impl Ownership {
         }
     }
 
-    /// The host that has the volume: connected, or perhaps on its way back. Nobody gives up or undoes what that host
-    /// wrote. A host that does not take the volume over does not get it.
+    /// The host that has the volume: connected, or perhaps on its way back. Nobody gives up or
+    /// undoes what that host wrote. A host that does not take the volume over does not get it.
     pub fn host(&self, facts: &Facts, log: &LogState) -> Option<HostId> {
         let awaited = !log.clean && facts.now() < self.awaited;
         log.host().filter(|_| self.is_connected() || awaited)
@@ -270,7 +276,8 @@ impl Ownership {
         Some(AttachError::InUse { volume, host: has, by })
     }
 
-    /// Whether a host may begin an epoch, and what that builds on. Announced writes up to what is owed stay so.
+    /// Whether a host may begin an epoch, and the base of that epoch. Announced writes that the
+    /// journal owes stay announced.
     pub fn may_attach(
         &self,
         facts: &Facts,
@@ -289,7 +296,7 @@ impl Ownership {
         }
     }
 
-    /// What the new epoch builds on, by the rules of lineage; and its key.
+    /// The base of the new epoch, by the rules of lineage, and its key.
     pub fn decide(
         &self,
         log: &LogState,
@@ -301,7 +308,8 @@ impl Ownership {
         Ok((attach::decide(log.lineage(), asker, request.journal)?, key))
     }
 
-    /// Whether another store may have the volume for a host; see [`Volume::may_leave`](super::Volume::may_leave).
+    /// Whether another store may have the volume for a host; see
+    /// [`Volume::may_leave`](super::Volume::may_leave).
     pub fn may_leave(
         &self,
         facts: &Facts,
@@ -397,7 +405,7 @@ impl Ownership {
         self.holder = None;
     }
 
-    /// An epoch has begun on behalf of `session`: whoever held the one before is fenced.
+    /// An epoch has begun for `session`: the holder of the epoch before is fenced.
     pub fn fence(&mut self, cx: &mut Context<'_>, session: SessionId) {
         if let Some(before) = self.holder.take()
             && before.session != session
@@ -415,7 +423,8 @@ impl Ownership {
         if epoch != holder.epoch {
             cx.out.send(holder.session, Lane::Control, ToHost::Fenced { volume, epoch });
         } else {
-            // The same epoch went on at another store: its host may come back here, but not unasked.
+            // The same epoch went on at another store: its host may come back here, but not
+            // unasked.
             let reason = "another store went on with it: resume";
             self.refuse_batch(cx, holder.session, epoch, reason.into());
         }
@@ -443,7 +452,7 @@ impl Ownership {
         cx.out.send(session, Lane::Control, ToHost::BatchRefused { volume, epoch, reason });
     }
 
-    /// Refuses what the holder has sent in `epoch`, or in its own if that is not given.
+    /// Refuses the holder's batches of `epoch`, or of the holder's own epoch without an argument.
     pub fn refuse_holder(&mut self, cx: &mut Context<'_>, epoch: Option<Epoch>, reason: &str) {
         if let Some(holder) = self.holder {
             let epoch = epoch.unwrap_or(holder.epoch);
@@ -451,7 +460,7 @@ impl Ownership {
         }
     }
 
-    /// Tells the holder what is committed.
+    /// Tells the holder the committed number.
     pub fn tell_committed(&self, cx: &mut Context<'_>) {
         let Some(session) = self.session() else { return };
         let (volume, epoch, seq) = (cx.facts.spec().id, cx.log.epoch(), cx.log.committed);

@@ -1,4 +1,4 @@
-//! What the operations on objects of a volume are for, and what comes of them.
+//! Purposes and results of the operations on objects of a volume.
 
 use super::super::ObjectMeta;
 use super::super::catalog::RootName;
@@ -13,7 +13,7 @@ use super::reply::ReplyAddress;
 use crate::wire::link::StagedRun;
 use bytes::Bytes;
 
-/// What an operation on objects is for.
+/// The purpose of an operation on objects.
 #[derive(Debug)]
 pub(super) enum ObjectPurpose {
     ListRoots,
@@ -21,9 +21,9 @@ pub(super) enum ObjectPurpose {
     ListAncestor(usize),
     /// One of them; these are older, the newest last.
     ReadAncestor(usize, RootName, Vec<RootName>),
-    /// Whether the log has gone on after what was read of it.
+    /// Finds out whether the log has continued beyond the engine's last segment.
     ListEnd,
-    /// The same after the segment of that number, which has been put.
+    /// Like `ListEnd`, after the put of the segment of that number.
     ConfirmPut(u64),
     ReadRoot(RootName),
     ReadLog {
@@ -45,7 +45,7 @@ pub(super) enum ObjectPurpose {
     PutFragment(FragmentId),
     /// For a merge.
     ReadFragment(Get),
-    /// For reads; whether the newest root is known to name it.
+    /// For reads; the flag says whether the newest root names the page.
     ReadPage(Want, bool),
     PutRoot(RootName),
     /// A part of a segment, for what it says about the map.
@@ -62,7 +62,7 @@ pub(super) enum ObjectPurpose {
     Fetch {
         read: u64,
         index: usize,
-        /// The newest root is known to name it.
+        /// The newest root names it.
         known: bool,
     },
     PutStaged(StagedPut),
@@ -89,7 +89,7 @@ impl ObjectPurpose {
     }
 }
 
-/// What the collector asks of the object store.
+/// The requests of the collector to the object store.
 #[derive(Clone, Debug)]
 pub(super) enum CollectorRequest {
     Segments,
@@ -105,17 +105,17 @@ pub(super) enum CollectorRequest {
     Head(u64),
 }
 
-/// An object with staged data that is being put.
+/// An object with staged data whose put is in progress.
 #[derive(Debug)]
 pub(super) struct StagedPut {
     pub to: ReplyAddress,
-    /// What is in it.
+    /// The content of the object.
     pub runs: Vec<StagedRun>,
     /// Counted by the reads until it is there.
     pub bytes: u64,
 }
 
-/// What an operation came to.
+/// The result of an operation.
 pub(super) enum ObjectOutcome {
     Done,
     Exists,

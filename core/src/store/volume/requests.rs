@@ -1,4 +1,5 @@
-//! What sessions ask for, to the machine that decides about it; and the answers that more than one machine has a part in.
+//! Hands the requests of sessions to the machine that decides, and makes the answers that more than
+//! one machine has a part in.
 
 use super::Volume;
 use super::committer::{LogChange, SegmentPlan, SegmentPut};
@@ -22,13 +23,13 @@ use crate::wire::link::{
     VolumeInfo, VolumeOperation, VolumeReply,
 };
 
-/// What was so before a segment.
+/// The state before a segment.
 pub(super) struct Before {
     /// The host that had not detached.
     unclean: Option<HostId>,
     /// It, for people, if an attach takes the volume from it.
     former: Option<String>,
-    /// Bytes that were announced.
+    /// Announced bytes.
     lost: u64,
 }
 
@@ -68,8 +69,9 @@ impl Volume {
             ToStore::Announce { volume, epoch, replace, entries } if volume == ours => {
                 let holds = self.owner.is_held_by(session) && epoch == self.log.epoch();
                 if self.is_serving() && holds {
-                    // What a segment of another engine says is as good as what this session does: the host may
-                    // have told it more since. Once this one has caught up, the session is resumed, and replaces.
+                    // A segment of another engine counts as much as this session's requests: the
+                    // host may have told that engine more since. Once this engine has caught up,
+                    // the session is resumed, and replaces.
                     let replace = replace && self.reader.is_running();
                     let log = (&self.facts, &mut self.log, &mut self.out);
                     self.commits.announce(log, session, replace, &entries);
@@ -174,7 +176,7 @@ impl Volume {
     }
 
     fn changed(&mut self, to: ReplyAddress, epoch: Epoch, since: Moment) {
-        // Not for observers: whoever writes has to know.
+        // Observers need no such check; a writer does.
         let checked = match epoch {
             0 => Err(ReadError::Invalid),
             _ => {
@@ -238,7 +240,7 @@ impl Volume {
         }
     }
 
-    /// Answers an operation that will not be executed.
+    /// Answers an operation that the engine will not execute.
     pub(super) fn refuse_change(&mut self, change: LogChange) {
         let failed = self.failed().map(ToString::to_string);
         let attach = match &failed {
@@ -276,7 +278,7 @@ impl Volume {
         }
     }
 
-    /// Executes an operation whose turn has come: no segment is being put.
+    /// Executes the operation whose turn has come: no put of a segment is in progress.
     pub(super) fn begin_change(&mut self, change: LogChange) {
         let Some(change) = self.commits.probed(change) else { return self.catch_up() };
         match change {
@@ -285,8 +287,8 @@ impl Volume {
             LogChange::Resume { to, epoch, host } => {
                 let result = self.owner.resume(&self.facts, &self.log, to.session, epoch, host);
                 if result.is_ok() && self.owner.has_replica() {
-                    // A host throws away what it is told to be committed. What others have written is in the replica
-                    // once something that follows it is.
+                    // A host drops the writes that the engine calls committed. The replica has the
+                    // segments of other stores once it has a later segment.
                     return self.put_plain(SegmentKind::Announce, change);
                 }
                 self.reply_resumed(to, result);
@@ -334,7 +336,7 @@ impl Volume {
             return self.reply_attach(to, Err(error));
         }
         // Batches that arrived behind this request are acknowledged writes of the epoch that it
-        // would end, whether they had been announced or not.
+        // would end, whether the host had announced them or not.
         self.commits.announce_queued(&mut self.log, &self.owner);
         let (granted, key) = match self.owner.decide(&self.log, to.session, request) {
             Ok(granted) => granted,
@@ -365,8 +367,8 @@ impl Volume {
         self.put_segment(plan);
     }
 
-    /// Cuts off the end, in an epoch that is nobody's: no host goes on with what it knew, and no cache with what was
-    /// there.
+    /// Cuts off the end, in an epoch that is nobody's: no host goes on with what it knew, and no
+    /// cache with what was there.
     fn begin_shrink(&mut self, to: ReplyAddress, sectors: u64) {
         let connected = self.owner.is_connected();
         match sizes::may_shrink(&self.facts, &self.log, connected, sectors) {
@@ -461,7 +463,8 @@ impl Volume {
         }
     }
 
-    /// What the segment says that rolls back to that snapshot; its map is read if that has not been.
+    /// Makes the note of a segment that rolls back to that snapshot. If the map of the snapshot is
+    /// not in memory, the engine reads it first.
     fn may_roll_back(&mut self, snapshot: &str) -> Result<Note, VolumeError> {
         let note = snapshots::may_roll_back(&self.facts, &self.log, &self.owner, snapshot)?;
         match self.map.rollback_map(cx!(self), note.segment) {
@@ -473,7 +476,7 @@ impl Volume {
         }
     }
 
-    /// What is so before that segment counts.
+    /// The state before that segment counts.
     pub(super) fn before(&self, segment: &Segment) -> Before {
         let attaches = segment.header.kind == SegmentKind::Attach;
         Before {
@@ -483,7 +486,7 @@ impl Volume {
         }
     }
 
-    /// The segment counts, and has been applied: whoever asked for it is answered.
+    /// The segment counts, and the engine has applied it. Answers the requester.
     pub(super) fn segment_committed(&mut self, put: SegmentPut, before: Before) {
         let segment = put.segment();
         let kind = segment.header.kind;
@@ -562,7 +565,8 @@ impl Volume {
     }
 
     fn reply_resumed(&mut self, to: ReplyAddress, result: Result<(), AttachError>) {
-        // A host that knows of another state must not take what is committed for what is in the replica, too.
+        // A host that knows of another state must not believe that the replica has all committed
+        // writes.
         if result.is_ok() {
             self.owner.tell_replica(cx!(self));
         }
@@ -584,7 +588,7 @@ impl Volume {
         self.out.send(to.session, to.lane, ToHost::Detached { request: to.request });
     }
 
-    /// Says how large the volume is once that is noted.
+    /// Tells the size of the volume once the location has noted it.
     pub(super) fn reply_resized(&mut self, to: ReplyAddress) {
         if self.sizes.is_noted_for(to) {
             let info = self.volume_info();
@@ -592,7 +596,7 @@ impl Volume {
         }
     }
 
-    /// Nothing more will be noted.
+    /// The engine will note no more sizes.
     pub(super) fn refuse_resized(&mut self) {
         let reason = self.failed().map(ToString::to_string).unwrap_or_default();
         for to in self.sizes.give_up() {

@@ -1,9 +1,10 @@
-//! Resizing: a segment says it, then an object beside the log for those who list volumes without
-//! opening them, then whoever asked and the host that has the volume attached are told.
+//! Resizing in three steps. A segment has the size. Then an object beside the log notes it for
+//! readers that list volumes without opening them. Then the requester and the host with the volume
+//! attached get an answer.
 //!
-//! The segment alone decides, so that rivals, lost answers and fencing are the log's business. A size
-//! that was read from a segment may not have been noted, and is noted again; no root is written
-//! before, so that what a root holds has been.
+//! The segment alone decides, so the log handles rivals, lost answers and fencing. A size from a
+//! segment may lack its note, so the engine notes it again. The engine writes no root before that.
+//! So the size in a root always has a note.
 
 use super::super::catalog;
 use super::super::event::Event;
@@ -20,12 +21,12 @@ use crate::wire::link::{Lane, ToHost, VolumeError};
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeSet;
 
-/// Sizes that are being noted.
+/// Sizes whose notes are in progress.
 #[derive(Default)]
 pub(super) struct SizeNotes {
     /// The segments that they are of.
     unnoted: BTreeSet<u64>,
-    /// Who is to be told that the volume is resized once none is left.
+    /// Requesters that get their answer once no note is in progress.
     waiting: Vec<ReplyAddress>,
 }
 
@@ -38,7 +39,7 @@ pub(super) fn may_grow(facts: &Facts, log: &LogState, sectors: u64) -> Result<bo
     }
 }
 
-/// Whether the end of the volume can be cut off, and is to be. `connected`: its host is.
+/// Whether the engine can cut off the end of the volume, and may do so. `connected`: its host is.
 pub(super) fn may_shrink(
     facts: &Facts,
     log: &LogState,
@@ -61,7 +62,8 @@ pub(super) fn may_shrink(
     }
 }
 
-/// What a segment holds that cuts off the end: a discard of that, in the epoch after the current one.
+/// The content of a segment that cuts off the end: a discard of that range, in the epoch after the
+/// current one.
 pub(super) fn cut(facts: &Facts, log: &LogState, sectors: u64) -> (segment::Piece, Bytes) {
     let (kind, range) = (record::Kind::Discard, Range::between(sectors, log.sectors));
     let seq = log.committed + 1;
@@ -82,7 +84,8 @@ impl SizeNotes {
         self.waiting.retain(|to| to.session != session);
     }
 
-    /// A segment has been applied, written here or by another store. `holder` is the session to tell.
+    /// The engine has applied a segment, its own or another store's. The session `holder` gets the
+    /// new size.
     pub fn applied(&mut self, cx: &mut Context<'_>, segment: &Segment, holder: Option<SessionId>) {
         let header = &segment.header;
         let resizes = matches!(header.kind, SegmentKind::Resize | SegmentKind::Shrink);
@@ -100,13 +103,13 @@ impl SizeNotes {
         }
     }
 
-    /// A size is noted: gives who can be told now that the volume is resized.
+    /// The location has noted a size: returns the requesters whose answer is due now.
     pub fn noted(&mut self, number: u64) -> Vec<ReplyAddress> {
         self.unnoted.remove(&number);
         if self.is_unnoted() { Vec::new() } else { std::mem::take(&mut self.waiting) }
     }
 
-    /// Whether whoever asked can be told now; is told once the size is noted if not.
+    /// Whether the requester can have its answer now. If not, the requester gets it after the note.
     pub fn is_noted_for(&mut self, to: ReplyAddress) -> bool {
         let noted = !self.is_unnoted();
         if !noted {
@@ -115,7 +118,7 @@ impl SizeNotes {
         noted
     }
 
-    /// Nothing more will be noted: gives who waits.
+    /// The engine will note no more sizes: returns the waiting requesters.
     pub fn give_up(&mut self) -> Vec<ReplyAddress> {
         std::mem::take(&mut self.waiting)
     }

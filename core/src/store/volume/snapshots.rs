@@ -1,7 +1,9 @@
-//! Snapshots and clones in the log: a segment each, put in its turn like anything that changes the log.
+//! Snapshots and clones in the log. Each is a segment, which the engine puts in its turn like any
+//! other change.
 //!
-//! A snapshot may wait before that, beside the queue, so that nobody waits for it: for what the host has acknowledged
-//! to be committed, or for the maps of those before it to be written, of which only so many are kept in memory.
+//! Before that, a snapshot may wait beside the queue, so that nothing waits for it. It waits until
+//! the log has the acknowledged writes of the host. It may also wait for the maps of earlier
+//! snapshots, because the engine keeps only a few of them in memory.
 
 use super::super::catalog;
 use super::super::log::LogState;
@@ -25,12 +27,12 @@ pub(super) struct SnapshotRequest {
     pub operation: SnapshotOperation,
 }
 
-/// A snapshot that the host has been asked for.
+/// A snapshot whose barrier the engine has requested from the host.
 struct Barrier {
     number: u64,
     session: SessionId,
     epoch: Epoch,
-    /// What is to be committed, once the host has said that.
+    /// The number that has to be committed first, once the host has named it.
     seq: Option<Seq>,
     request: SnapshotRequest,
 }
@@ -40,7 +42,7 @@ struct Barrier {
 pub(super) struct SnapshotRequests {
     next: u64,
     barriers: Vec<Barrier>,
-    /// For maps to be written.
+    /// Requests that wait for the write of maps.
     waiting: Vec<SnapshotRequest>,
 }
 
@@ -62,7 +64,7 @@ pub(super) fn named<'a>(log: &'a LogState, name: &str) -> Result<&'a Snapshot, V
     log.snapshots.named(name).ok_or_else(|| refused(SnapshotError::NotFound))
 }
 
-/// Whether a snapshot may be taken, or is there already.
+/// Whether a snapshot may begin, or exists already.
 pub(super) fn may_create(
     facts: &Facts,
     log: &LogState,
@@ -89,12 +91,12 @@ pub(super) fn may_create(
     Ok(None)
 }
 
-/// What the segment says that takes a snapshot.
+/// The note of the segment that takes a snapshot.
 pub(super) fn taken(log: &LogState, name: &str, id: VolumeId, created: u64) -> Note {
     Note { segment: log.number + 1, id, created, name: name.to_owned() }
 }
 
-/// The segment of the snapshot that a clone may be made of, and the answer if that has been noted.
+/// The segment of the snapshot for a clone; and the answer, if the log has noted the clone already.
 pub(super) fn may_clone(
     facts: &Facts,
     log: &LogState,
@@ -126,7 +128,7 @@ pub(super) fn may_clone(
     Ok((found.segment, None))
 }
 
-/// What the segment says that rolls back to that snapshot, as far as the log allows that.
+/// The note of the segment that rolls back to that snapshot, if the log allows the rollback.
 pub(super) fn may_roll_back(
     facts: &Facts,
     log: &LogState,
@@ -137,7 +139,7 @@ pub(super) fn may_roll_back(
         return Err(VolumeError::InUse(host));
     }
     let &Snapshot { segment, id, sectors, .. } = named(log, snapshot)?;
-    // There would be something beyond the end, to be seen when the volume grows.
+    // The range beyond the end would hold data, and show it when the volume grows.
     if sectors > log.sectors {
         let bytes = sectors * SECTOR_BYTES;
         return Err(VolumeError::Invalid(format!(
@@ -147,7 +149,7 @@ pub(super) fn may_roll_back(
     Ok(Note { segment, id, created: 0, name: String::new() })
 }
 
-/// What a clone of the snapshot of that segment has to know.
+/// The facts that a clone needs about its snapshot, the one of that segment.
 fn pinned_reply(facts: &Facts, log: &LogState, segment: u64) -> Option<SnapshotReply> {
     let (spec, found) = (facts.spec(), log.snapshots.at(segment)?);
     let nearest = Parent { volume: spec.id, segment, snapshot: found.id };
@@ -206,7 +208,7 @@ impl SnapshotRequests {
         barriers.map(|barrier| barrier.request).chain(std::mem::take(&mut self.waiting))
     }
 
-    /// This waits for maps to be written.
+    /// The request waits for the write of maps.
     pub fn wait_for_room(&mut self, request: SnapshotRequest) {
         self.waiting.push(request);
     }
@@ -235,7 +237,8 @@ impl SnapshotRequests {
         }
     }
 
-    /// Those that have waited long enough for the host, whose session is `holder`: they take their place in the queue.
+    /// Those that have waited long enough for the host, whose session is `holder`: they take their
+    /// place in the queue.
     pub fn reached(
         &mut self,
         cx: &mut Context<'_>,
@@ -268,7 +271,7 @@ impl SnapshotRequests {
     }
 }
 
-/// What waits for room has had its barrier.
+/// A request that waits for room has had its barrier.
 fn without_barrier(request: SnapshotRequest) -> SnapshotRequest {
     let SnapshotRequest { to, operation } = request;
     let operation = match operation {

@@ -53,7 +53,7 @@ pub(super) fn spec() -> VolumeSpec {
     }
 }
 
-/// What a put that fails does before it fails.
+/// The effect of a put before it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Good,
@@ -122,7 +122,7 @@ impl Objects {
         ours.map(|(key, object)| (key.clone(), root::parse(&spec(), object, 1000))).collect()
     }
 
-    /// What the newest root names is there, and is what that says.
+    /// Each object that the newest root names exists, and matches the root.
     pub fn check_newest_root(&self) {
         let Some((key, root)) = self.roots().pop() else { return };
         for fragment in root.unwrap().levels.fragments() {
@@ -191,7 +191,7 @@ impl Rig {
         true
     }
 
-    /// Everything succeeds until nothing is left to do.
+    /// Everything succeeds until no work is left.
     pub fn settle(&mut self, objects: &mut Objects) {
         for _ in 0..100_000 {
             if !self.pending.is_empty() {
@@ -203,7 +203,7 @@ impl Rig {
         panic!("the engine does not come to rest");
     }
 
-    /// As an operator who has said that the volume is to be taken.
+    /// As an operator who ordered a takeover.
     pub fn attach(
         &mut self,
         objects: &mut Objects,
@@ -262,7 +262,7 @@ impl Rig {
         self.has(session, |m| matches!(m, ToHost::Fenced { .. }))
     }
 
-    /// Reads as an observer: the tag of every sector, or the range that is damaged.
+    /// Reads as an observer: the tag of every sector, or the damaged range.
     pub fn read(&mut self, objects: &mut Objects, range: Range) -> Result<Vec<u16>, ReadError> {
         let message = ToStore::Read { request: 77, volume: ID, epoch: 0, range };
         self.send(999, Lane::Read, message);

@@ -1,13 +1,13 @@
-//! How many bytes are stored and named, and whether it is worth counting again.
+//! Counts the stored and the named bytes, and decides whether the next count is worth its reads.
 
 use crate::store::gc::usage::Policy;
 
-/// A count is worth its reading when so much more is stored than after the last: a part in so many.
+/// A count is worth its reads after this growth since the last count: one part in this number.
 const GROWN: u64 = 32;
 /// A round that gives back less than a part in so many is the last for a while.
 const LEAST: u64 = 128;
 
-/// What the last count came to, and what has happened since.
+/// The result of the last count, and the growth since.
 #[derive(Default)]
 pub(super) struct SpaceCount {
     /// Bytes stored and named as of the last count, and written since.
@@ -18,20 +18,20 @@ pub(super) struct SpaceCount {
     counted: Option<u64>,
     /// Bytes stored when the round began that empties something; otherwise as many as can be.
     emptying: u64,
-    /// Bytes that were mapped when the last count ended.
+    /// Mapped bytes at the end of the last count.
     mapped: u64,
     /// Much may have become unnamed at once.
     recount: bool,
 }
 
 impl SpaceCount {
-    /// What a root says.
+    /// Takes the counts of a root.
     pub fn adopt(&mut self, stored: u64, named: u64) {
         (self.stored, self.named) = (stored, named);
         (self.written, self.counted) = (0, None);
     }
 
-    /// A segment of so many bytes has been written.
+    /// The engine has written a segment of `bytes` bytes.
     pub fn written(&mut self, bytes: u64) {
         self.written = self.written.saturating_add(bytes);
     }
@@ -51,16 +51,17 @@ impl SpaceCount {
         self.is_known().then_some((self.stored + self.written, self.named))
     }
 
-    /// What a root is to say: bytes stored, 0 if nobody has counted, and named.
+    /// The counts for a root: stored bytes, 0 before the first count, and named bytes.
     pub fn for_root(&self) -> (u64, u64) {
         (if self.is_known() { self.stored + self.written } else { 0 }, self.named)
     }
 
-    /// Whether a count is worth its reading. So many bytes are mapped; `own`: nothing of that is a parent's.
+    /// Whether a count is worth its reads. The map holds `mapped` bytes; `own`: no parent has a
+    /// part of them.
     pub fn is_due(&self, policy: &Policy, mapped: u64, own: bool) -> bool {
         let mut stored = self.stored.saturating_add(self.written);
         if self.stored == 0 && self.counted.is_none() && own {
-            // Nobody has counted, and what is mapped was written some time.
+            // Before the first count: the mapped bytes are a lower bound of the stored ones.
             stored = stored.max(mapped);
         }
         let counted = self.counted.unwrap_or(0);
@@ -84,14 +85,15 @@ impl SpaceCount {
         self.emptying = if empties { self.stored } else { u64::MAX };
     }
 
-    /// The round has counted. Says whether another one is worth it: not after one that gave hardly anything back.
+    /// The round has counted. Says whether another one is worth it: not after one that gave hardly
+    /// anything back.
     pub fn counted(&mut self, stored: u64, named: u64) -> bool {
         let before = std::mem::take(&mut self.emptying);
         (self.stored, self.named) = (stored, named);
         stored < before - before / LEAST
     }
 
-    /// The second map is written. So many bytes are mapped.
+    /// The engine has written the second map. The map holds `mapped` bytes.
     pub fn end(&mut self, mapped: u64) {
         self.counted = Some(self.stored + self.written);
         self.mapped = mapped;

@@ -1,4 +1,5 @@
-//! The segments and bundles of a volume: what has moved where, what may be emptied, and what is given up.
+//! The segments and bundles of a volume: the moved ones, the ones to empty, and the ones to give
+//! up.
 
 use crate::block::VolumeId;
 use crate::store::catalog;
@@ -13,32 +14,32 @@ use crate::store::object::ObjectMeta;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Objects that are remembered as not to be emptied.
+/// Objects that the inventory remembers as unmovable.
 const STUCK_MAX: usize = 1 << 16;
 
-/// What there is, during a count and the moves after it; and what is remembered from one to the next.
+/// The objects of a count and of the moves after it, and the facts that outlive a count.
 pub(super) struct Inventory {
     volume: VolumeId,
     /// With their bytes.
     segments: BTreeMap<u64, u64>,
     bundles: BTreeMap<BundleId, u64>,
-    /// What the second map says.
+    /// The entries of the second map.
     moved: BTreeMap<u64, Option<Bundle>>,
-    /// The last segment that may be emptied.
+    /// The last segment that the collector may empty.
     limit: u64,
-    /// What nobody needs once the second map is written, with its bytes.
+    /// Objects, with their bytes, that no reader needs once the second map exists.
     given_up: Vec<(String, u64)>,
     /// Given up, and not deleted yet.
     condemned: BTreeSet<String>,
-    /// Segments that engines began with, and what could not be emptied.
+    /// The first segments of engines, and the unmovable objects.
     stuck: BTreeSet<Object>,
 }
 
-/// What a choice is made of.
+/// The input of a choice.
 pub(super) struct Candidates {
-    /// Objects that may be emptied.
+    /// Objects that the collector may empty.
     pub objects: Vec<Emptied>,
-    /// What each of them takes.
+    /// The bytes of each of them.
     pub sources: Vec<Source>,
     /// Bytes of all others.
     pub fixed: u64,
@@ -58,13 +59,13 @@ impl Inventory {
         }
     }
 
-    /// A count begins: segments up to `limit` may be emptied.
+    /// A count begins: the collector may empty segments up to `limit`.
     pub fn begin(&mut self, limit: u64) {
         self.clear();
         self.limit = limit;
     }
 
-    /// Nothing is known of what there is.
+    /// Forgets all objects.
     pub fn clear(&mut self) {
         self.segments.clear();
         self.bundles.clear();
@@ -72,14 +73,14 @@ impl Inventory {
         self.limit = 0;
     }
 
-    /// What was to be given up stays.
+    /// Keeps the objects that the collector wanted to give up.
     pub fn reprieve(&mut self) {
         for (key, _) in self.given_up.drain(..) {
             self.condemned.remove(&key);
         }
     }
 
-    /// The last segment that may be emptied.
+    /// The last segment that the collector may empty.
     pub fn limit(&self) -> u64 {
         self.limit
     }
@@ -126,7 +127,7 @@ impl Inventory {
         self.moved.extend(segments.iter().map(|each| (*each, bundle)));
     }
 
-    /// There is a bundle of so many bytes.
+    /// A bundle of `bytes` bytes exists.
     pub fn add_bundle(&mut self, id: BundleId, bytes: u64) {
         self.bundles.insert(id, bytes);
     }
@@ -146,7 +147,7 @@ impl Inventory {
         }
     }
 
-    /// Gives up segments that have moved, and bundles that nothing is in: what a store that was cut short has left over.
+    /// Gives up moved segments and empty bundles: leftovers of a store that stopped halfway.
     pub fn give_up_garbage(&mut self) {
         let Inventory { segments, bundles, moved, .. } = &*self;
         let named: BTreeSet<BundleId> = moved.values().flatten().map(|bundle| bundle.id).collect();
@@ -161,7 +162,7 @@ impl Inventory {
         }
     }
 
-    /// Nobody needs the object once the second map is written.
+    /// No reader needs the object once the second map exists.
     pub fn give_up(&mut self, object: Object) {
         let key = self.key(object);
         let bytes = match object {
@@ -173,22 +174,22 @@ impl Inventory {
         }
     }
 
-    /// The second map is written: what was given up, with its bytes.
+    /// The second map exists: returns the given-up objects, with their bytes.
     pub fn take_given_up(&mut self) -> Vec<(String, u64)> {
         std::mem::take(&mut self.given_up)
     }
 
-    /// An object has been deleted, or will be by who comes next.
+    /// The engine has deleted an object, or its successor will.
     pub fn deleted(&mut self, key: &str) {
         self.condemned.remove(key);
     }
 
-    /// Another engine decides what is deleted.
+    /// Another engine decides which objects to delete.
     pub fn forget_condemned(&mut self) {
         self.condemned.clear();
     }
 
-    /// The object is not to be emptied. Says whether that is new.
+    /// The collector cannot empty the object. Returns whether that is new.
     pub fn stick(&mut self, object: Object) -> bool {
         let new = !self.stuck.contains(&object);
         if self.stuck.len() < STUCK_MAX {
@@ -201,7 +202,7 @@ impl Inventory {
         !self.condemned.is_empty() && self.condemned.contains(&self.key(object))
     }
 
-    /// Objects that may be emptied, and what the others take.
+    /// Objects that the collector may empty, and the bytes of the others.
     pub fn candidates(&self) -> Candidates {
         let (mut objects, mut sources, mut fixed) = (Vec::new(), Vec::new(), 0);
         let mut add = |object, segments: Vec<u64>, bytes| {

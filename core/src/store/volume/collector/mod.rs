@@ -1,15 +1,16 @@
-//! Garbage collection of segments: counts what is named of every segment and bundle, moves what is left of those that are
-//! badly used, and hands what nobody needs any more to the [map maintenance](super::maintenance), which deletes it by its
-//! own rule.
+//! Garbage collection of segments. It counts the named bytes of every segment and bundle, and moves
+//! the rest of badly used ones. It hands the unneeded objects to [map
+//! maintenance](super::maintenance), which deletes them by its own rule.
 //!
-//! It works for the engine that maintains the map, and goes from step to step: has the map merged, lists segments and
-//! bundles, reads the second map, reads the roots that are kept one at a time, and then has a [`Round`] read all fragments
-//! that these name. What the count finds to be unnamed is given up at once; what is worth emptying is emptied in a round of
-//! its own that begins after it. At the end of each the second map is written, and a root that has it. Anything that cannot
-//! be read ends it, and nothing is given up then.
+//! The collector works for the engine that maintains the map, in steps. It has the map merged,
+//! lists segments and bundles, and reads the second map. It reads the kept roots one at a time, and
+//! then has a [`Round`] read all fragments of these roots. The collector gives up objects without
+//! named data at once. It empties the chosen objects in a round of its own, which begins after the
+//! count. At the end of each it writes the second map, and a root that has it. If it cannot read an
+//! object, it stops and gives up nothing.
 //!
-//! Segments after the oldest root that is kept are left alone: opening may have to replay them. So is a segment that
-//! an engine began with: see [`super::log_reader`].
+//! It leaves alone the segments after the oldest kept root, because opening may have to replay
+//! them. It also leaves alone the first segment of each engine: see [`super::log_reader`].
 
 mod count;
 mod inventory;
@@ -44,18 +45,19 @@ use std::time::Duration;
 
 /// Headers of segments read at a time.
 const HEADS: usize = 4;
-/// Pause after something could not be read.
+/// Pause after a failed read.
 const PAUSE: Duration = Duration::from_secs(60);
-/// The map is merged before it is counted if more than a part in so many of what it maps may be hidden.
+/// The collector has the map merged before a count if more than one part in this number may be
+/// hidden.
 const HIDDEN: u64 = 64;
-/// What the roots that are kept say, and has not been looked at.
+/// The content of the kept roots that the round has not read yet.
 #[derive(Default)]
 struct KeptRoots {
-    /// The roots of all their snapshots, in order: these are read one at a time.
+    /// The roots of all their snapshots, in order: the collector reads these one at a time.
     pins: BTreeSet<(u64, RootName)>,
     /// The fragments of each.
     fragments: VecDeque<Vec<Fragment>>,
-    /// The root of a snapshot is being read.
+    /// The read of a snapshot's root is in progress.
     reading: bool,
 }
 
@@ -63,24 +65,25 @@ struct KeptRoots {
 enum CollectorStep {
     #[default]
     Idle,
-    /// The map up to that segment is being written.
+    /// The engine writes the map up to that segment.
     Flushing(u64),
-    /// It is being merged.
+    /// The engine merges the map.
     Merging,
-    /// All roots that are kept are to be of what the map is now.
+    /// The engine renews the kept roots, so that all of them have the present map.
     Renewing,
     Segments,
     Bundles,
     Moved(VecDeque<Fragment>),
-    /// The roots that are kept are being read, the oldest first: those left, and what the others say.
+    /// The collector reads the kept roots, the oldest first: the remaining ones, and the content of
+    /// the others.
     Roots(VecDeque<RootName>, KeptRoots),
     Round(Box<Round>, KeptRoots),
-    /// Of segments of which nothing is named the headers are read.
+    /// The collector reads the headers of segments without named data.
     Heads {
         left: VecDeque<u64>,
         reading: usize,
     },
-    /// The second map is being written.
+    /// The collector writes the second map.
     Writing,
 }
 
@@ -89,16 +92,16 @@ pub(super) struct Collector {
     /// The second map.
     moved: Tree,
     step: CollectorStep,
-    /// Answers to what was asked for an earlier one are not waited for.
+    /// Answers to requests of an earlier serial have no use.
     serial: u64,
     inventory: Inventory,
     next_bundle: u64,
-    /// What is to be emptied next.
+    /// The objects to empty next.
     chosen: Vec<Emptied>,
     count: SpaceCount,
-    /// There is work that waits for nothing.
+    /// Work is ready.
     stepping: bool,
-    /// Nothing is read or written before then.
+    /// The collector reads and writes nothing before then.
     paused: Option<Time>,
 }
 
@@ -117,7 +120,7 @@ impl Collector {
         }
     }
 
-    /// A segment of so many bytes has been applied.
+    /// The engine has applied a segment of `bytes` bytes.
     pub fn applied(&mut self, bytes: u64) {
         self.count.written(bytes);
     }
@@ -127,24 +130,25 @@ impl Collector {
         self.count.recount();
     }
 
-    /// Whether segments of the volume may have been deleted by whoever wrote the newest root.
+    /// Whether the engine that wrote the newest root may have deleted segments of the volume.
     pub fn may_have_deleted(&self) -> bool {
         self.count.is_known() || self.moved.levels().fragments().next().is_some()
     }
 
-    /// What the next root is to say of the second map.
+    /// The content of the next root about the second map.
     pub fn for_root(&self) -> Moved {
         let levels = self.moved.levels().clone();
         let (stored_bytes, named_bytes) = self.count.for_root();
         Moved { levels, stored_bytes, named_bytes }
     }
 
-    /// Bytes of all segments and bundles, and what is named of them, as far as it is known.
+    /// The bytes of all segments and bundles, and their named bytes, as far as known.
     pub fn space(&self) -> Option<(u64, u64)> {
         self.count.space()
     }
 
-    /// Whether fragments of roots that are kept are being read: none may be deleted.
+    /// Whether a read of the fragments of kept roots is in progress: the engine must delete none
+    /// then.
     pub fn is_counting(&self) -> bool {
         matches!(self.step, CollectorStep::Roots(..) | CollectorStep::Moved(_))
             || matches!(&self.step, CollectorStep::Round(round, _) if round.usage().is_none())
@@ -154,7 +158,7 @@ impl Collector {
         matches!(self.step, CollectorStep::Idle)
     }
 
-    /// What was begun comes to nothing.
+    /// Ends the round without effect.
     fn forget_round(&mut self) {
         self.step = CollectorStep::Idle;
         self.serial += 1;
@@ -174,7 +178,7 @@ impl Collector {
         fragment.number >= FIRST_FRAGMENT
     }
 
-    /// An object has been deleted, or will be by who comes next.
+    /// The engine has deleted an object, or its successor will.
     pub fn deleted(&mut self, key: &str) {
         self.inventory.deleted(key);
     }
@@ -195,7 +199,7 @@ impl Collector {
         self.forget_round();
         let levels = self.moved.levels().clone();
         let pages = &mut *facts.pages();
-        // What moved and no root says so has not.
+        // Moves that no root has do not count.
         self.moved.adopt(levels, 0, pages);
         self.moved.load(Table::new(), pages);
     }
@@ -222,7 +226,7 @@ impl Collector {
         facts.is_stopping() || self.is_idle() && (!self.is_due(facts, map) || self.paused.is_some())
     }
 
-    /// When there is something to do, while the log has been read to its end.
+    /// The time of the next work, once the engine has read the log to its end.
     pub fn poll_timeout(&self, facts: &Facts, map: &MapMaintenance) -> Option<Time> {
         if !may_collect(facts, map) {
             return None;
@@ -249,7 +253,7 @@ impl Collector {
                 self.stepping = stepped.clone().unwrap_or(self.moved.is_flushing());
                 self.moved_outputs(cx, map);
                 let moved = &self.moved;
-                // A merge that found damage is tried again the next time.
+                // The next call tries a merge with damage again.
                 if moved.is_settled() || stepped.is_err() && !moved.is_flushing() {
                     self.moves_written(cx, map);
                 }
@@ -258,7 +262,8 @@ impl Collector {
         }
     }
 
-    /// Begins whatever is next, while the log has been read to its end. `held`: reads wait, and come first.
+    /// Begins the next step, once the engine has read the log to its end. `held`: reads wait, and
+    /// come first.
     pub fn advance(&mut self, cx: &mut Context<'_>, map: &mut MapMaintenance, held: bool) {
         if !may_collect(cx.facts, map) {
             if cx.facts.is_stopping() && !self.is_idle() {
@@ -281,8 +286,8 @@ impl Collector {
         out.read(ObjectPurpose::Collect(self.serial, request), key);
     }
 
-    /// What the map hides of itself would be counted as named, and so would what the segments hide that no root knows:
-    /// if that may be much, the map is written and merged before.
+    /// The count would include data that the map hides from itself, and data that segments without
+    /// a root hide. If that may be much, the engine writes and merges the map first.
     fn begin(&mut self, cx: &mut Context<'_>, map: &mut MapMaintenance) {
         let uncertain = map.tree().uncertain_bytes() > map.tree().mapped_bytes() / HIDDEN;
         if uncertain && self.chosen.is_empty() {
@@ -292,8 +297,8 @@ impl Collector {
         self.begin_counting(cx, map);
     }
 
-    /// Goes on when the map is merged as far as it can be. That of a clone is not, as long as it has fragments of its
-    /// parents in common with them.
+    /// Continues once the map is merged as far as possible. The map of a clone cannot merge
+    /// completely while it shares fragments with its parents.
     fn advance_merging(&mut self, cx: &mut Context<'_>, map: &mut MapMaintenance) {
         if matches!(self.step, CollectorStep::Flushing(last) if map.through() >= last) {
             self.step = CollectorStep::Merging;
@@ -322,7 +327,7 @@ impl Collector {
         self.list(cx.out, CollectorRequest::Segments, prefix);
     }
 
-    /// Something could not be read: nothing is known, and nothing given up.
+    /// A read failed: the collector knows nothing, and gives up nothing.
     fn fail(&mut self, cx: &mut Context<'_>, key: String, error: &str) {
         self.stop(cx.facts);
         self.paused = Some(cx.facts.now().after(PAUSE));
@@ -330,7 +335,7 @@ impl Collector {
         cx.out.event(Event::Retry { key, error: error.to_owned(), failures: 1 });
     }
 
-    /// What came of something that was asked for.
+    /// Takes the result of a request.
     pub fn handle(
         &mut self,
         cx: &mut Context<'_>,
@@ -458,7 +463,7 @@ impl Collector {
         self.next_root(cx, map);
     }
 
-    /// Reads the next of the roots that are kept, or begins the round.
+    /// Reads the next kept root, or begins the round.
     fn next_root(&mut self, cx: &mut Context<'_>, map: &MapMaintenance) {
         let CollectorStep::Roots(names, kept) = &mut self.step else { return };
         if let Some(name) = names.pop_front() {
@@ -475,7 +480,7 @@ impl Collector {
         let emptied: Vec<Emptied> = chosen.into_iter().filter(same).collect();
         self.count.begin_round(!emptied.is_empty());
         let bundles = (generation, self.next_bundle);
-        // What a clone has of its parents is theirs to collect.
+        // The parents collect the objects that a clone has from them.
         let segments = (cx.facts.spec().begins_after(), self.inventory.limit());
         let bytes = cx.facts.config().segment_bytes;
         let round = Round::new(cx.facts.spec().id, bundles, bytes, segments, emptied);
@@ -499,7 +504,8 @@ impl Collector {
                 return;
             }
             if round.wants_root() {
-                // Snapshots are older than what is kept, or as old as it: the order is that of their segments.
+                // Snapshots are as old as the kept roots or older: the order is that of their
+                // segments.
                 if let Some((_, name)) = kept.pins.pop_first() {
                     kept.reading = true;
                     let key = catalog::pin_key(cx.facts.spec().id, name);
@@ -561,7 +567,7 @@ impl Collector {
         }
     }
 
-    /// Whether a segment may be deleted one day.
+    /// Whether the engine may delete a segment one day.
     fn may_go(&mut self, volume: VolumeId, number: u64, data: &[u8]) -> Result<(), &'static str> {
         match segment::parse_header(data) {
             Ok((header, _)) if (header.volume, header.number) != (volume, number) => {
@@ -576,7 +582,7 @@ impl Collector {
         }
     }
 
-    /// All is counted, and what was chosen before is moved.
+    /// The count has ended, or the round has moved the chosen objects.
     fn round_done(&mut self, cx: &mut Context<'_>, map: &mut MapMaintenance) {
         let CollectorStep::Round(round, _) = std::mem::take(&mut self.step) else { return };
         let (Some(policy), Some(usage)) = (cx.facts.config().garbage_collection, round.usage())
@@ -597,7 +603,7 @@ impl Collector {
                 }
             }
         }
-        // A round that gave hardly anything back is not followed by another.
+        // If a round freed hardly any space, no other one follows.
         if self.count.counted(choice.stored_bytes, choice.named_bytes) {
             let chosen = choice.moved.into_iter().map(|number| objects[number].clone());
             self.chosen = chosen.collect();
@@ -681,7 +687,7 @@ impl Collector {
         }
     }
 
-    /// What the second map wants of the object store, and what has come to its end.
+    /// Executes the outputs of the second map, and takes the events of its ended work.
     fn moved_outputs(&mut self, cx: &mut Context<'_>, map: &mut MapMaintenance) {
         while let Some(output) = self.moved.poll() {
             match output {
@@ -706,12 +712,12 @@ impl Collector {
 
     /// A part of a fragment of the second map; nothing if that is gone.
     pub fn fragment_read(&mut self, get: &Get, data: Option<Bytes>) {
-        // The next step asks for it again, or says that it is damaged.
+        // The next step asks for it again, or reports the damage.
         let _ = self.moved.handle_read(get, data.unwrap_or_default());
         self.stepping = true;
     }
 
-    /// The second map is written: the next root has it, and nobody needs what was given up.
+    /// The second map exists: the next root has it, and no reader needs the given-up objects.
     fn moves_written(&mut self, cx: &mut Context<'_>, map: &mut MapMaintenance) {
         self.step = CollectorStep::Idle;
         self.inventory.clear();
@@ -727,7 +733,7 @@ impl Collector {
     }
 }
 
-/// Whether there is anything to collect for this engine, while the log has been read to its end.
+/// Whether this engine has anything to collect, once it has read the log to its end.
 fn may_collect(facts: &Facts, map: &MapMaintenance) -> bool {
     facts.config().garbage_collection.is_some() && !facts.is_stopping() && map.has_written()
 }

@@ -1,36 +1,40 @@
-//! Where the log ends, although segments are deleted.
+//! Finds the end of the log, although engines delete segments.
 //!
-//! What fences a store is that the number after its last segment is taken. Once segments may be deleted a number may be free
-//! again, and a store that had been out of touch could go on with a log that has long gone on without it. Rules:
+//! A store is fenced because another one has taken the number after its last segment. Once engines
+//! may delete segments, a number may be free again. Then a store without contact could continue a
+//! log that others have continued long ago. Rules:
 //!
-//! - the first segment that an engine writes after one that another engine wrote says so in its token, and is never deleted:
-//!   whoever wrote the segment before it itself is refused its number for ever;
-//! - whoever has the last segment from reading lists the roots after that: before it believes that the log ends there, and
-//!   when it has put the first segment of its own, before it counts. A segment was deleted only if a root is of that one or
-//!   a later one, and roots are replaced by newer ones only.
+//! - The first segment that an engine writes after another engine's segment says so in its token.
+//!   No engine deletes it. So an engine that wrote the segment before it never gets the number.
+//! - An engine that knows the last segment only from a read lists the roots after that. It does so
+//!   before it believes that the log ends there. It does so again after it has put its own first
+//!   segment, before that segment counts. An engine deletes a segment only if that one or a later
+//!   one has a root. Only newer roots replace roots.
 //!
-//! An engine that finds that the log has gone on begins anew with the newest root. Nobody reads what it may have put in the
-//! place of a deleted segment: nothing names it, and replaying begins after it.
+//! An engine that finds a longer log begins anew with the newest root. It may have put a segment in
+//! the place of a deleted one. No engine reads that segment: nothing names it, and replaying begins
+//! after it.
 
 use crate::store::catalog::RootName;
 use crate::store::event::OpenError;
 use crate::store::segment::Segment;
 
-/// What is known of the end of the log.
+/// The facts about the end of the log.
 #[derive(Default)]
 pub(super) struct LogEnd {
-    /// The last segment applied was written by this engine.
+    /// This engine wrote the last applied segment.
     wrote_last: bool,
-    /// The first one read that follows a segment of another engine, neither being this one's; 0 for none.
+    /// The first one read that follows a segment of another engine, neither being this one's; 0 for
+    /// none.
     begun: u64,
     /// The newest root when opening began.
     listed: Option<RootName>,
     ending: Option<Ending>,
 }
 
-/// The segments have come to an end, and roots are being listed.
+/// The segments have ended, and a list of roots is in progress.
 struct Ending {
-    /// The last segment that was known before.
+    /// The last segment that the engine knew before.
     base: u64,
     applied: u64,
     outcome: Result<(), OpenError>,
@@ -46,12 +50,12 @@ impl LogEnd {
         self.ending.is_some()
     }
 
-    /// Whether the last segment applied was written by this engine.
+    /// Whether this engine wrote the last applied segment.
     pub fn wrote_last(&self) -> bool {
         self.wrote_last
     }
 
-    /// A segment has been applied.
+    /// The engine has applied a segment.
     pub fn moved(&mut self, incarnation: u128, segment: &Segment) {
         let token = segment.header.token;
         let own = token.incarnation == incarnation;
@@ -61,13 +65,14 @@ impl LogEnd {
         self.wrote_last = own;
     }
 
-    /// No segment follows the last one applied, `reached`, or none that can: roots are being listed.
+    /// No segment follows the last applied one, `reached`, or no valid one: a list of roots begins.
     pub fn ends(&mut self, reached: u64, applied: u64, outcome: Result<(), OpenError>) {
         let base = reached - applied.min(reached);
         self.ending = Some(Ending { base, applied, outcome });
     }
 
-    /// Takes the newest root, after segment `reached` was applied. Gives nothing if nobody asked for it.
+    /// Takes the newest root, after segment `reached`. Returns `None` if the engine did not ask for
+    /// it.
     pub fn listed(
         &mut self,
         newest: Option<RootName>,
@@ -86,7 +91,7 @@ impl LogEnd {
     }
 }
 
-/// What the list of roots says of the end of the log.
+/// The end of the log, by the list of roots.
 pub(super) enum EndFound {
     /// The log has gone on far from here.
     WentOn,

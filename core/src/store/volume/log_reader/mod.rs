@@ -1,8 +1,8 @@
-//! Opening a volume and reading its log: the newest root that is good, then the segments after it; all segments if there
-//! is no root. Later, what another store has written.
+//! Opening a volume and reading its log: the newest root that is good, then the segments after it;
+//! all segments if there is no root. Later, what another store has written.
 //!
-//! The machine says which segment comes next and where the map begins; its owner applies both. It does not know the
-//! state of the log, and not what a segment says.
+//! The machine says which segment comes next and where the map begins; its owner applies both. It
+//! does not know the state of the log, and not what a segment says.
 
 mod end;
 mod snapshot;
@@ -43,28 +43,28 @@ enum Phase {
 }
 
 enum Opening {
-    /// The roots are being listed.
+    /// A list of the roots is in progress.
     Roots,
-    /// A root is being read; these are older, the newest last.
+    /// A read of a root is in progress; these are older, the newest last.
     Root {
         older: Vec<RootName>,
     },
-    /// The root of a snapshot is being read.
+    /// A read of the root of a snapshot is in progress.
     Pin,
     Replay(Replay),
 }
 
 /// Where the volume begins.
 pub(super) enum Beginning {
-    /// It is not known yet.
+    /// Unknown so far.
     Unknown,
-    /// There is no root.
+    /// The volume has no root.
     Empty,
     /// With that root of the volume.
     Root(RootName, Box<Root>),
     /// With what that root of a snapshot of the parent says.
     Clone(Box<Root>),
-    /// With a snapshot, whose root is being read. That root of the volume says what has moved.
+    /// With a snapshot, whose root the reader reads now. That root of the volume has the moves.
     Moved(Box<Root>),
     /// With the snapshot whose root `name` this is, which the volume's root `newest` names.
     Snapshot {
@@ -72,21 +72,21 @@ pub(super) enum Beginning {
         name: RootName,
         root: Box<Root>,
     },
-    /// A newer root of the volume is to be looked for.
+    /// The reader has to look for a newer root of the volume.
     Stale,
     Failed(OpenError),
 }
 
-/// What comes next of the log.
+/// The next step of the log.
 pub(super) enum LogStep {
     Apply(Box<Segment>),
     /// Nothing, after so many segments.
     End(u64, Result<(), OpenError>),
 }
 
-/// What the end of the log means.
+/// The meaning of the end of the log.
 pub(super) enum LogEnded {
-    /// The roots are being listed.
+    /// A list of the roots is in progress.
     Unknown,
     /// Other stores have gone on far from here.
     LeftBehind,
@@ -97,7 +97,7 @@ pub(super) enum LogEnded {
 
 /// How the volume goes on at the end of the log.
 pub(super) enum Resumed {
-    /// It is open: these messages were held until then.
+    /// The volume is open; it held these messages until now.
     Opened(VecDeque<Message>),
     CaughtUp,
     Failed(OpenError),
@@ -106,9 +106,9 @@ pub(super) enum Resumed {
 /// Reads the log of a volume.
 pub(super) struct LogReader {
     phase: Phase,
-    /// While it is being opened: the log has to reach this segment, says that object.
+    /// While the volume opens: the object says that the log has to reach this segment.
     must_reach: Option<(u64, String)>,
-    /// The parent, while what a clone begins with is read from it.
+    /// The parent, while the engine reads the beginning of the clone from it.
     parent: Option<VolumeSpec>,
     snapshot: Option<SnapshotSource>,
     end: LogEnd,
@@ -132,14 +132,14 @@ impl LogReader {
         reader
     }
 
-    /// Begins anew with the newest root. Messages that are held stay so.
+    /// Begins anew with the newest root. The held messages stay.
     pub fn restart(&mut self, facts: &Facts, out: &mut Outputs) {
         self.snapshot = facts.snapshot().map(SnapshotSource::new);
         self.must_reach = None;
         self.open_anew(facts, out);
     }
 
-    /// The roots are to be listed again: there is a newer one.
+    /// Lists the roots again: a newer one exists.
     pub fn open_anew(&mut self, facts: &Facts, out: &mut Outputs) {
         self.phase = Phase::Opening(Opening::Roots);
         self.list_roots(facts, out);
@@ -157,7 +157,7 @@ impl LogReader {
         matches!(self.phase, Phase::CatchingUp(_))
     }
 
-    /// Whether the volume has been opened and has not failed.
+    /// Whether the volume is open and has not failed.
     pub fn is_open(&self) -> bool {
         self.is_running() || self.is_catching_up()
     }
@@ -190,13 +190,13 @@ impl LogReader {
         self.held_bytes = self.held.iter().map(|(.., frame)| frame.payload.len() as u64).sum();
     }
 
-    /// Gives up the messages that are held.
+    /// Gives up the held messages.
     pub fn take_held(&mut self) -> VecDeque<Message> {
         self.held_bytes = 0;
         std::mem::take(&mut self.held)
     }
 
-    /// Whose roots are read: the volume's own, or its parent's.
+    /// The volume whose roots the reader reads: the volume itself, or its parent.
     fn source<'a>(&'a self, facts: &'a Facts) -> &'a VolumeSpec {
         self.parent.as_ref().unwrap_or(facts.spec())
     }
@@ -257,7 +257,7 @@ impl LogReader {
         self.open_anew(cx.facts, cx.out);
     }
 
-    /// What reading a root gave.
+    /// Takes the result of reading a root.
     pub fn root_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -269,7 +269,7 @@ impl LogReader {
         };
         let older = std::mem::take(older);
         let Some(data) = data else {
-            // Whoever deleted it had written newer ones.
+            // The store that deleted it had written newer ones.
             self.open_anew(cx.facts, cx.out);
             return Beginning::Unknown;
         };
@@ -293,13 +293,13 @@ impl LogReader {
         }
     }
 
-    /// Where the map of the snapshot is that the engine is of, by that root of the volume. An engine of a volume
-    /// goes on from its own root.
+    /// Where the map of the snapshot is that the engine is of, by that root of the volume. An
+    /// engine of a volume goes on from its own root.
     pub fn snapshot_map(&mut self, name: RootName, root: &Root) -> SnapshotMap {
         self.snapshot.as_mut().map_or(SnapshotMap::Unwritten, |snapshot| snapshot.look(name, root))
     }
 
-    /// The newest root of the parent names the snapshot's: that was so before the clone was made.
+    /// The newest root of the parent names the snapshot's root, as it did before the clone existed.
     fn parent_root(&mut self, cx: &mut Context<'_>, root: &Root) -> Beginning {
         let Some(parent) = cx.facts.spec().parents.first() else { return Beginning::Unknown };
         let there = root.state.snapshots.at(parent.segment);
@@ -317,12 +317,12 @@ impl LogReader {
         }
     }
 
-    /// Whether the roots of snapshots that are read are for this machine.
+    /// Whether this machine reads roots of snapshots now.
     pub fn wants_pin(&self) -> bool {
         self.parent.is_some() || self.snapshot.is_some()
     }
 
-    /// What reading the root of a snapshot gave.
+    /// Takes the result of reading the root of a snapshot.
     pub fn pin_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -390,7 +390,7 @@ impl LogReader {
         }
     }
 
-    /// What comes next of the log; nothing while it is being read, and when it is not.
+    /// The next step of the log. `None` while a read is in progress, and when no read is wanted.
     pub fn next(&mut self, cx: &mut Context<'_>) -> Option<LogStep> {
         if self.end.is_listing() {
             return None;
@@ -411,21 +411,21 @@ impl LogReader {
         }
     }
 
-    /// What reading a part of a segment gave; nothing if there is none.
+    /// Takes the result of reading a part of a segment; `None` if the segment does not exist.
     pub fn handle_part(&mut self, number: u64, part: Part, data: Option<Bytes>) {
         if let Some(replay) = self.replay() {
             replay.handle(number, part, data.ok_or(GetError::NotFound));
         }
     }
 
-    /// That segment cannot be applied yet: it comes again.
+    /// The engine cannot apply that segment yet: a later step returns it again.
     pub fn put_back(&mut self, segment: Box<Segment>) {
         if let Some(replay) = self.replay() {
             replay.put_back(segment);
         }
     }
 
-    /// Segments that have been read and given out.
+    /// The number of segments that the reader has read and returned.
     pub fn replayed(&self) -> u64 {
         match &self.phase {
             Phase::Opening(Opening::Replay(replay)) | Phase::CatchingUp(replay) => replay.applied,
@@ -433,7 +433,7 @@ impl LogReader {
         }
     }
 
-    /// A segment has been applied, from here or as this engine put it.
+    /// The engine has applied a segment, from this reader or its own put.
     pub fn applied(&mut self, facts: &Facts, segment: &Segment) {
         self.end.moved(facts.incarnation(), segment);
     }
@@ -443,7 +443,8 @@ impl LogReader {
         !self.end.wrote_last()
     }
 
-    /// Whether that was the last segment that an engine of a snapshot reads, and if so, whether it took the snapshot.
+    /// Whether that was the last segment that an engine of a snapshot reads, and if so, whether it
+    /// took the snapshot.
     pub fn snapshot_reached(&self, log: &LogState) -> Option<bool> {
         let snapshot = self.snapshot.as_ref().filter(|snapshot| snapshot.is_last(log))?;
         Some(snapshot.is_taken(log))

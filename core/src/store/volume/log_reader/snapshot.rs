@@ -1,22 +1,24 @@
-//! Which snapshot an engine is of that only reads: it reads the map of the segment that took it, and writes nothing.
+//! The snapshot that a read-only engine serves. The engine reads the map of the segment that took
+//! the snapshot, and writes nothing.
 //!
-//! The map is that of the snapshot's root, which the newest root of the volume names. Until there is one
-//! the segments after an older root are read, up to the snapshot's own; what such a root names may go
-//! when the volume goes on, and then the snapshot's root is there instead.
+//! The map is that of the snapshot's root, which the newest root of the volume names. Until that
+//! root exists, the engine reads the segments after an older root, up to the snapshot's own. The
+//! volume may delete the objects of that older root when it continues. By then the snapshot's root
+//! exists.
 
 use crate::block::VolumeId;
 use crate::store::catalog::RootName;
 use crate::store::log::LogState;
 use crate::store::root::Root;
 
-/// Which root of the snapshot the map is of.
+/// The root of the snapshot whose map the engine uses.
 #[derive(Debug)]
 pub(super) struct SnapshotSource {
     segment: u64,
     id: VolumeId,
     /// The root of the snapshot that the map is of.
     based: Option<RootName>,
-    /// The one that is being read, and the volume's root that names it.
+    /// The root of the read in progress, and the volume's root that names it.
     reading: Option<(RootName, RootName)>,
     /// One that was not there although a root named it.
     missed: Option<RootName>,
@@ -24,13 +26,13 @@ pub(super) struct SnapshotSource {
 
 /// Where the map of the snapshot is, by a root of the volume.
 pub(in super::super) enum SnapshotMap {
-    /// There is no root of the snapshot yet: this one has to do.
+    /// The snapshot has no root yet: this one has to do.
     Unwritten,
-    /// The snapshot has been deleted.
+    /// The snapshot does not exist any more.
     Deleted,
     /// The map is that of its root already.
     Known,
-    /// In this root of the snapshot, which is to be read.
+    /// In this root of the snapshot, which the engine reads next.
     In(RootName),
 }
 
@@ -55,13 +57,14 @@ impl SnapshotSource {
         }
     }
 
-    /// The root of the volume that named this root of the snapshot, if it is that which is being read.
+    /// If the read in progress is for this root of the snapshot, returns the root of the volume
+    /// that named it.
     pub fn take_reading(&mut self, name: RootName) -> Option<RootName> {
         self.reading.take_if(|(pin, _)| *pin == name).map(|(_, newest)| newest)
     }
 
-    /// The root of the snapshot is not there. Says whether that is new: a newer root of the volume may say that the
-    /// snapshot has been deleted since.
+    /// The root of the snapshot does not exist. Returns whether that is new: a newer root of the
+    /// volume may say that the snapshot is deleted.
     pub fn misses(&mut self, name: RootName) -> bool {
         self.missed.replace(name) != Some(name)
     }
@@ -71,12 +74,12 @@ impl SnapshotSource {
         (self.based, self.missed) = (Some(name), None);
     }
 
-    /// Whether the log has been read up to the segment that took the snapshot.
+    /// Whether the engine has read the log up to the segment that took the snapshot.
     pub fn is_last(&self, log: &LogState) -> bool {
         self.segment == log.number
     }
 
-    /// Whether the last segment that was applied took the snapshot.
+    /// Whether the last applied segment took the snapshot.
     pub fn is_taken(&self, log: &LogState) -> bool {
         let taken = log.snapshots.at(self.segment);
         self.is_last(log) && taken.is_some_and(|taken| taken.id == self.id)

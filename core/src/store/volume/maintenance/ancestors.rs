@@ -1,7 +1,9 @@
-//! What has moved of the segments that a clone has from its parents: the second map of each says it, of its newest root.
+//! The moves of the segments that a clone has from its parents: the second map of each parent, by
+//! its newest root.
 //!
-//! A parent keeps the root of every snapshot that there are clones of, so its collector leaves all that a clone needs of it,
-//! somewhere. Where, a clone asks when it finds a segment or a bundle of a parent's gone, and not before.
+//! A parent keeps the root of every snapshot that has clones. So its collector keeps all data that
+//! a clone needs, in some place. A clone asks for the place only when it finds a segment or a
+//! bundle of a parent missing.
 
 use super::super::facts::Facts;
 use super::super::outputs::Outputs;
@@ -65,7 +67,7 @@ impl AncestorMaps {
         AncestorsRead::Reading
     }
 
-    /// What reading a root gave; `older` are those that are read if it is damaged.
+    /// Takes the result of reading a root; if it is damaged, the engine reads the next of `older`.
     pub fn handle_root(
         &mut self,
         facts: &Facts,
@@ -74,7 +76,7 @@ impl AncestorMaps {
         older: Vec<RootName>,
         data: Option<&Bytes>,
     ) -> AncestorsRead {
-        // Whoever deleted it had written newer ones.
+        // The store that deleted it had written newer ones.
         let Some(data) = data else { return self.look_at(out, which) };
         let Some(ancestor) = self.ancestors.get_mut(which) else { return AncestorsRead::Reading };
         let Some(root) = roots::parse(out, ancestor.spec(), 1, name, data) else {

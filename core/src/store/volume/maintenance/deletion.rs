@@ -1,14 +1,16 @@
 //! Deletion of objects that no root names any more.
 //!
-//! An object is deleted by the engine that has written a root of its own generation, if neither of the last two
-//! roots names it, nor a snapshot's root that these name, after a delay, and if *after* that delay no later
-//! generation has been claimed.
+//! Only an engine that has written a root of its own generation deletes objects. It deletes an
+//! object if neither of the last two roots names it, nor a snapshot's root that these name. It
+//! waits for a delay first. If a store has claimed a later generation *after* that delay, it
+//! deletes nothing.
 //!
-//! A fragment that leaves the map of a volume with snapshots may be in the map of one of these, which nobody wants to keep
-//! in memory. So now and then an audit lists all fragments, and reads the roots of the snapshots one after the
-//! other; what neither these nor the last two roots name belongs to nobody. That is so after a claim, for what those
-//! before have left behind, after a snapshot has been deleted, and when much may belong to nobody. If a snapshot's root
-//! cannot be read, the audit deletes nothing.
+//! A fragment that leaves the map of a volume may still be in the map of a snapshot. No engine can
+//! keep all of these maps in memory. So now and then an audit lists all fragments, and reads the
+//! roots of the snapshots one after the other. Fragments that neither these nor the last two roots
+//! name have no owner. An audit follows a claim, because of the leftovers of former engines. It
+//! also follows the deletion of a snapshot, and the growth of the space without a possible owner.
+//! If the engine cannot read a snapshot's root, the audit deletes nothing.
 
 use super::super::context::Context;
 use super::super::facts::Facts;
@@ -22,13 +24,13 @@ use crate::store::object::ObjectMeta;
 use bytes::Bytes;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Roots kept: the newest, and one in case that is damaged.
+/// Roots that an engine keeps: the newest, and one in case that one is damaged.
 pub(super) const ROOTS_KEPT: usize = 2;
-/// An audit is due when fragments that only snapshots may name have more bytes than this part of the map, and some for each
-/// snapshot.
+/// An audit is due when fragments that only snapshots may name have more bytes than this part of
+/// the map, and some for each snapshot.
 const PERHAPS: u64 = 4;
 
-/// What a root named, and a later one does not.
+/// Objects that a root named, and a later one does not.
 #[derive(Default)]
 pub(super) struct Dropped {
     /// No snapshot can name these.
@@ -47,27 +49,27 @@ impl Dropped {
     }
 }
 
-/// A root that is kept.
+/// A kept root.
 struct KeptRoot {
     name: RootName,
-    /// What the one before it named, and this one does not.
+    /// Objects that the root before it named, and this one does not.
     dropped: Dropped,
 }
 
 /// An audit under way.
 #[derive(Default)]
 struct Audit {
-    /// What no root that has been looked at names.
+    /// Fragments that no root so far names.
     candidates: BTreeSet<FragmentId>,
-    /// Roots of snapshots to be looked at.
+    /// Roots of snapshots that the audit still has to read.
     pins: Vec<RootName>,
-    /// The one that is being read.
+    /// The read in progress.
     reading: Option<RootName>,
 }
 
-/// What the root of a snapshot is to an audit.
+/// The use of a snapshot's root for an audit.
 pub(super) enum PinRead {
-    /// It has been looked at: [`Deletion::audit_on`].
+    /// The audit has read it: [`Deletion::audit_on`].
     Audited,
     /// A root names it and it is not there: somebody may have taken over.
     Missing,
@@ -75,19 +77,19 @@ pub(super) enum PinRead {
     Nothing,
 }
 
-/// What may be deleted, and when.
+/// The objects that the engine may delete, with the times.
 #[derive(Default)]
 pub(super) struct Deletion {
     kept: VecDeque<KeptRoot>,
-    /// What the newest root names and the map no longer does.
+    /// Objects that the newest root names and the map no longer does.
     dropped: Dropped,
     /// Objects that no kept root names, as soon as there is a root of this generation.
     orphans: Vec<String>,
     doomed: VecDeque<(Time, Vec<String>)>,
-    /// Segments or bundles are dropped, and no root says so; or only the newest does.
+    /// The engine has dropped segments or bundles. No root says so yet, or only the newest does.
     objects_unwritten: bool,
-    /// So many roots are to be written although the map is what the newest says: until none that is kept names what
-    /// merges have replaced.
+    /// The number of roots to write although the map matches the newest one. After these no kept
+    /// root names fragments that merges have replaced.
     renew: usize,
     audit: Option<Audit>,
     audit_due: bool,
@@ -98,7 +100,8 @@ pub(super) struct Deletion {
 }
 
 impl Deletion {
-    /// What was begun comes to nothing: somebody else goes on from the newest root, or this engine does.
+    /// Ends the work in progress without effect: another engine continues from the newest root, or
+    /// this engine does.
     pub fn stop(&mut self) {
         self.audit = None;
         self.kept.clear();
@@ -113,7 +116,8 @@ impl Deletion {
         self.dropped = Dropped::default();
     }
 
-    /// The roots that there are when a generation is claimed: none of them is kept, but for that of [`Deletion::begin`].
+    /// Takes the roots that exist at the claim of a generation. The engine keeps none of them,
+    /// except that of [`Deletion::begin`].
     pub fn claim(&mut self, roots: impl Iterator<Item = String>) {
         self.orphans = roots.collect();
     }
@@ -146,32 +150,32 @@ impl Deletion {
         self.renew = ROOTS_KEPT;
     }
 
-    /// Whether a root that is to be written for that is not.
+    /// Whether the engine still has to write such a root.
     pub fn is_renewing(&self) -> bool {
         self.renew > 0
     }
 
-    /// Whether a root is to be written although the map is what the newest says.
+    /// Whether to write a root although the map matches the newest one.
     pub fn wants_root(&self) -> bool {
         self.objects_unwritten || self.renew > 0
     }
 
-    /// What the root that is being put no longer names.
+    /// The objects that the next root no longer names.
     pub fn take_dropped(&mut self) -> Dropped {
         std::mem::take(&mut self.dropped)
     }
 
-    /// A root is being put that no longer names these.
+    /// A put of a root that no longer names these has begun.
     pub fn root_made(&mut self, dropped: &Dropped) {
         self.renew = self.renew.saturating_sub(1);
         if !dropped.pins.is_empty() {
             self.renew = self.renew.max(1);
         }
-        // Nothing is deleted before the root that named it is no longer kept.
+        // The engine deletes nothing while it keeps the root that named it.
         self.objects_unwritten = !dropped.objects.is_empty();
     }
 
-    /// All roots that somebody may open: nothing that one of them names is given up.
+    /// All roots that a reader may open: the engine gives up nothing that one of them names.
     pub fn kept_roots(&self) -> Vec<RootName> {
         self.kept.iter().map(|kept| kept.name).collect()
     }
@@ -198,8 +202,9 @@ impl Deletion {
         pins.chain(self.all_dropped().flat_map(|dropped| dropped.pins.iter().copied())).collect()
     }
 
-    /// A root has been put, after which it is known what may be deleted. Says whether that is roots of snapshots.
-    /// `named_bytes` are those of the map's fragments, and `audit_bytes` what an audit reads.
+    /// A put of a root has ended, which decides the objects to delete. Returns whether roots of
+    /// snapshots are among them. `named_bytes` are those of the map's fragments, and `audit_bytes`
+    /// are those that an audit reads.
     pub fn root_put(
         &mut self,
         facts: &Facts,
@@ -228,19 +233,19 @@ impl Deletion {
         unpinned
     }
 
-    /// These may be deleted then, if nobody else has taken over.
+    /// The engine may delete these then, if no other engine has taken over.
     fn doom(&mut self, due: Time, keys: Vec<String>) {
         if !keys.is_empty() {
             self.doomed.push_back((due, keys));
         }
     }
 
-    /// When something may be deleted.
+    /// The time of the next deletion.
     pub fn due(&self) -> Option<Time> {
         self.doomed.front().map(|(due, _)| *due)
     }
 
-    /// What may be deleted since that time.
+    /// The objects that the engine may delete since that time.
     pub fn take_due(&mut self, since: Time) -> Vec<String> {
         let mut keys = Vec::new();
         while let Some((_, due)) = self.doomed.pop_front_if(|(due, _)| *due <= since) {
@@ -249,7 +254,7 @@ impl Deletion {
         keys
     }
 
-    /// No root names these that is kept, once there is one of this generation.
+    /// No kept root names these, once there is one of this generation.
     fn orphaned(&mut self, generation: u64, due: Time, keys: Vec<String>) {
         if self.kept.iter().any(|kept| kept.name.generation == generation) {
             self.doom(due, keys);
@@ -263,15 +268,15 @@ impl Deletion {
         self.audit_due && self.audit.is_none()
     }
 
-    /// Begins an audit: all fragments are listed.
+    /// Begins an audit: lists all fragments.
     pub fn begin_audit(&mut self, facts: &Facts, out: &mut Outputs) {
         (self.audit_due, self.perhaps_bytes) = (false, 0);
         self.audit = Some(Audit::default());
         out.list(ObjectPurpose::ListFragments, catalog::fragment_prefix(facts.spec().id));
     }
 
-    /// Takes the list of all fragments, and asks for all roots of snapshots. `mapped` are the fragments of the maps, or
-    /// that are being made for them.
+    /// Takes the list of all fragments, and asks for all roots of snapshots. `mapped` are the
+    /// fragments of the maps, and new ones for them.
     pub fn fragments_listed(
         &mut self,
         cx: &mut Context<'_>,
@@ -304,7 +309,7 @@ impl Deletion {
         let prefix = catalog::pin_prefix(volume);
         let pinned = self.pinned(pins);
         let found = list.iter().filter_map(|meta| catalog::parse_pin_key(&prefix, &meta.key));
-        // Of this generation, none is forgotten that is not on its way out.
+        // The engine forgets only roots of this generation that it will delete.
         let stray = found.filter(|name| name.generation < generation && !pinned.contains(name));
         let stray = stray.map(|name| catalog::pin_key(volume, name)).collect();
         self.orphaned(generation, delete_at(facts), stray);
@@ -313,7 +318,8 @@ impl Deletion {
         }
     }
 
-    /// Reads the next root of a snapshot, or comes to an end: what is left is deleted, unless the maps have it by now.
+    /// Reads the next root of a snapshot, or ends the audit: it deletes the rest, unless the maps
+    /// have it by now.
     pub fn audit_on(
         &mut self,
         cx: &mut Context<'_>,
@@ -336,7 +342,8 @@ impl Deletion {
         self.orphaned(generation.unwrap_or(0), delete_at(cx.facts), found);
     }
 
-    /// What reading the root of a snapshot gave, if the audit waits for that. The newest root names `pins`.
+    /// Takes the result of reading the root of a snapshot, if the audit waits for it. The newest
+    /// root names `pins`.
     pub fn pin_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -352,7 +359,7 @@ impl Deletion {
         if data.is_none() && pinned && self.misses_pin(name) {
             return PinRead::Missing;
         }
-        // It may have been deleted since, as nothing needs it any more.
+        // The engine may have deleted it since, because nothing needs it any more.
         if data.is_some() || pinned {
             let Some(root) = roots::parse_pin(cx.out, cx.facts.spec(), name, data) else {
                 self.audit = None;
@@ -367,8 +374,9 @@ impl Deletion {
         PinRead::Audited
     }
 
-    /// A root of a snapshot is not there although a root names it: says whether that is new. Whoever has taken over may
-    /// have deleted it, so another audit comes after that is known.
+    /// A root names this root of a snapshot, which does not exist. Returns whether that is new. An
+    /// engine that took over may have deleted it, so another audit follows once this engine knows
+    /// that.
     fn misses_pin(&mut self, name: RootName) -> bool {
         let new = self.pin_missed != Some(name);
         if new {
@@ -380,7 +388,7 @@ impl Deletion {
     }
 }
 
-/// When something may be deleted that no root names from now on.
+/// The time of the deletion of objects that no root names from now on.
 fn delete_at(facts: &Facts) -> Time {
     facts.now().after(facts.config().delete_delay)
 }

@@ -1,18 +1,19 @@
-//! Map maintenance: flushes, merges and roots; and going on from roots that other stores write.
+//! Map maintenance: flushes, merges, roots, and the adoption of other stores' roots.
 //!
-//! The engine that does it has claimed a *generation*: an object created if absent, whose number is one more than
-//! that of the last. Generations follow each other without gaps, so that it takes one look for the next
-//! to know whether somebody else has taken over. An engine that has been superseded stops, goes on from the newest
-//! root, and claims anew when there is something to flush. Rules:
+//! The engine that maintains the map has claimed a *generation*: an object created if absent, whose
+//! number is one more than the last. Generations have no gaps. So one look for the next number
+//! tells whether another engine has taken over. A superseded engine stops, continues from the
+//! newest root, and claims again when it has something to flush. Rules:
 //!
-//! - a generation is claimed when there is something to flush, not before: an idle volume costs nothing;
-//! - after a claim the newest root is adopted before anything is written;
-//! - a root is written when all that it names is there, of the map exactly after one segment, and names the
-//!   roots of all snapshots up to there;
-//! - what no root names any more is deleted by the rules of [`deletion`].
+//! - An engine claims a generation only to flush something: an idle volume costs nothing.
+//! - After a claim it adopts the newest root before it writes anything.
+//! - It writes a root when all objects that the root names exist. The root is of the map exactly
+//!   after one segment, and names the roots of all snapshots up to there.
+//! - It deletes objects that no root names by the rules of [`deletion`].
 //!
-//! Work goes on in bounded steps when there is no other. The machine knows the collector only by what that has moved, and
-//! nothing of reads and of what is being committed but what [`Surroundings`] says. It leaves [`MapEffect`]s for all others.
+//! The work proceeds in bounded steps when there is no other. The machine knows only the moves of
+//! the collector. About reads and commits it knows only the [`Surroundings`]. It leaves
+//! [`MapEffect`]s for all others.
 
 mod ancestors;
 mod deletion;
@@ -55,25 +56,25 @@ use std::collections::VecDeque;
 use writer::MapWriter;
 pub(super) use writer::{put_fragment, read_fragment};
 
-/// Tables of snapshots that are not in fragments yet, at most, before another is taken.
+/// Tables of snapshots without fragments, at most, before the engine takes another snapshot.
 const SET_ASIDE_MAX: usize = 16;
 
-/// What is under way. One thing at a time, besides flush and merge.
+/// The step in progress. One at a time, besides flush and merge.
 #[derive(Default)]
 enum MapStep {
     #[default]
     Idle,
-    /// A newer root is being looked for, or reached.
+    /// A search for a newer root, or for its segment, is in progress.
     Search(Search),
-    /// The root of a snapshot is being read, by an engine of it.
+    /// An engine of a snapshot reads the snapshot's root.
     ReadPin,
-    /// A generation is being claimed.
+    /// A claim of a generation is in progress.
     Claim,
-    /// Objects are being listed for an audit.
+    /// A list of objects for an audit is in progress.
     Listing,
     /// Somebody else may have claimed the next: a look that began at that time.
     Look { since: Time },
-    /// A root is being put that no longer names these.
+    /// A put of a root that no longer names these is in progress.
     Put { dropped: Dropped },
 }
 
@@ -85,13 +86,13 @@ pub(super) struct MapMaintenance {
     deletion: Deletion,
     step: MapStep,
     effects: VecDeque<MapEffect>,
-    /// The generation claimed here, as long as nobody is known to have claimed a later one.
+    /// The generation claimed here, while this engine knows of no later claim.
     generation: Option<u64>,
     /// No newer root was there a moment ago.
     fresh: bool,
     /// Somebody may have taken over.
     suspicious: bool,
-    /// A newer root is to be looked for.
+    /// The engine has to look for a newer root.
     stale: bool,
 }
 
@@ -111,13 +112,13 @@ impl MapMaintenance {
         }
     }
 
-    // What others may know.
+    // The map, for the other machines.
 
     pub fn tree(&self) -> &Tree {
         self.writer.tree()
     }
 
-    /// What reads go by. `moved` says what has moved of the volume itself.
+    /// The maps that reads use. `moved` has the moves of the volume itself.
     pub fn maps<'a>(&'a self, facts: &'a Facts, moved: &'a Tree) -> Maps<'a> {
         Maps {
             spec: facts.spec(),
@@ -141,24 +142,24 @@ impl MapMaintenance {
         self.writer.roots().through()
     }
 
-    /// All roots that somebody may open: nothing that one of them names is given up.
+    /// All roots that a reader may open: the engine gives up nothing that one of them names.
     pub fn kept_roots(&self) -> Vec<RootName> {
         self.deletion.kept_roots()
     }
 
-    /// The segments after this one may be replayed.
+    /// An opening engine may replay the segments after this one.
     pub fn oldest_kept(&self) -> u64 {
         self.kept_roots().iter().map(|name| name.segment).min().unwrap_or(0)
     }
 
-    /// Whether a root has been written here, and there is one before it.
+    /// Whether this engine has written a root, and an earlier one exists.
     pub fn has_written(&self) -> bool {
         self.generation.is_some()
             && self.writer.roots().has_written()
             && self.deletion.keeps_enough()
     }
 
-    /// Whether the table has grown much while the one before it is still being written.
+    /// Whether the table has grown much during the write of the table before it.
     pub fn is_table_full(&self, facts: &Facts) -> bool {
         self.writer.is_table_full(facts)
     }
@@ -171,25 +172,25 @@ impl MapMaintenance {
         self.effects.push_back(effect);
     }
 
-    /// The pages that the tables take are given back.
+    /// Gives the pages of the tables back.
     pub fn drop_tables(&self, facts: &Facts, moved: &Tree) {
         let bytes = self.writer.tree().table_bytes() + moved.table_bytes();
         facts.pages().resize_table(bytes, 0);
     }
 
-    // What the collector asks for.
+    // The requests of the collector.
 
-    /// Writes what there is in the table, before the map is merged; up to which segment.
+    /// Writes the table before the merge of the map. Returns its last segment.
     pub fn flush(&mut self, log: &LogState) -> u64 {
         self.writer.flush(log)
     }
 
-    /// Merges all that there is of the map, before it is counted.
+    /// Merges the whole map, before its count.
     pub fn compact(&mut self) {
         self.writer.compact();
     }
 
-    /// Whether that is done. If something that it takes is damaged, what it has come to is all there will be of it.
+    /// Whether that merge has ended. If a fragment of it is damaged, its present result is final.
     pub fn is_compacted(&mut self, cx: &mut Context<'_>) -> bool {
         self.writer.is_compacted(cx, self.generation, &mut self.deletion)
     }
@@ -204,7 +205,7 @@ impl MapMaintenance {
         self.deletion.is_renewing() || matches!(self.step, MapStep::Put { .. })
     }
 
-    /// These segments and bundles are not to be named by the next root.
+    /// The next root names none of these segments and bundles.
     pub fn drop_objects(&mut self, objects: Vec<String>) {
         self.deletion.drop_objects(objects);
     }
@@ -244,7 +245,7 @@ impl MapMaintenance {
         self.writer.clear_table(facts);
     }
 
-    /// Nothing is known of the map any more.
+    /// Forgets the whole map.
     pub fn restart(&mut self, facts: &Facts) {
         let MapMaintenance { mut writer, ancestors, .. } =
             std::mem::replace(self, MapMaintenance::new(facts));
@@ -252,7 +253,7 @@ impl MapMaintenance {
         (self.writer, self.ancestors) = (writer, ancestors);
     }
 
-    /// Whether a segment that exists can be applied now. If not, it will be.
+    /// Whether the engine can apply an existing segment now. If not, it will later.
     pub fn may_apply(&mut self, cx: &mut Context<'_>, segment: &Segment, opening: bool) -> bool {
         if segment.header.kind != SegmentKind::Rollback {
             return true;
@@ -275,14 +276,14 @@ impl MapMaintenance {
         true
     }
 
-    /// A segment has been applied to the state: what it says about the map.
+    /// The state has a new segment: applies its part of the map.
     pub fn applied(&mut self, cx: &mut Context<'_>, segment: &Segment) {
         let rolls_back = segment.header.kind == SegmentKind::Rollback;
         let levels = if rolls_back { self.rollback.take_prepared() } else { None };
         self.writer.applied(cx, segment, levels);
     }
 
-    /// What was in the log when its reading began has been applied.
+    /// The engine has applied the log up to the end that it had at the start of the read.
     pub fn caught_up(&mut self) {
         if let MapStep::Search(search) = &mut self.step {
             search.log_read();
@@ -302,8 +303,8 @@ impl MapMaintenance {
         }
     }
 
-    /// Whether what has to be written before this has been: a clone begins with what a root says, so that whoever opens it
-    /// finds that.
+    /// Whether the maps that have to be written before the operation exist. A clone begins with the
+    /// content of a root, so any engine that opens the clone must find that root.
     pub fn has_room(&mut self, cx: &mut Context<'_>, operation: &SnapshotOperation) -> bool {
         match operation {
             SnapshotOperation::Clone { snapshot, .. } => {
@@ -312,7 +313,7 @@ impl MapMaintenance {
             }
             SnapshotOperation::Rollback { snapshot } => {
                 let found = cx.log.snapshots.named(snapshot).map(|snapshot| snapshot.segment);
-                // What cannot be is refused.
+                // The engine refuses impossible operations.
                 let known = found.is_none_or(|from| {
                     let volume = cx.facts.spec().id;
                     self.rollback.is_levels_known(&self.writer, cx.out, volume, from)
@@ -323,7 +324,7 @@ impl MapMaintenance {
         }
     }
 
-    /// What reading the root of a snapshot gave, for rolling back to it.
+    /// Takes the result of reading the root of a snapshot, for a rollback to it.
     pub fn base_read(&mut self, cx: &mut Context<'_>, pin: RootName, data: Option<Bytes>) {
         self.rollback.handle_read(cx.out, cx.facts.spec(), pin, data);
     }
@@ -337,7 +338,7 @@ impl MapMaintenance {
         self.effect(MapEffect::OpenAnew);
     }
 
-    /// The map of a snapshot that the volume was rolled back to is not to be had.
+    /// The engine cannot get the map of the snapshot that the volume rolled back to.
     fn base_lost(&mut self, facts: &Facts, pin: Option<RootName>) {
         let volume = facts.spec().id;
         let key = match (pin, self.writer.roots().newest()) {
@@ -377,12 +378,12 @@ impl MapMaintenance {
         [step, flush_by, paused, doomed].into_iter().flatten().min()
     }
 
-    /// Time has passed, while the log has been read to its end.
+    /// Time has passed, and the engine has read the log to its end.
     pub fn wake(&mut self, facts: &Facts, log: &LogState) {
         self.writer.wake(facts, log, self.generation.is_some());
     }
 
-    /// A step of a flush or a merge, if one can be taken.
+    /// Takes a step of a flush or a merge, if one is possible.
     pub fn take_step(&mut self, cx: &mut Context<'_>) {
         if self.generation.is_some() {
             self.writer.take_step(cx, self.generation, &mut self.deletion);
@@ -393,7 +394,7 @@ impl MapMaintenance {
         self.writer.fragment_put(fragment);
     }
 
-    /// A part of a fragment that is to be merged; nothing if that is gone.
+    /// Takes a part of a fragment for a merge; `None` if the fragment is gone.
     pub fn fragment_read(&mut self, cx: &mut Context<'_>, get: &Get, data: Option<Bytes>) {
         self.suspicious |= data.is_none();
         self.writer.fragment_read(cx, get, data);
@@ -405,7 +406,7 @@ impl MapMaintenance {
         self.generation.is_some() && self.writer.is_root_due(facts, wanted)
     }
 
-    /// Begins whatever is next, while the log has been read to its end.
+    /// Begins the next work, once the engine has read the log to its end.
     pub fn advance(&mut self, cx: &mut Context<'_>, around: Surroundings) {
         match &mut self.step {
             MapStep::Idle => {}
@@ -449,8 +450,7 @@ impl MapMaintenance {
 
     // Newer roots.
 
-    /// Looks for roots that are newer than the one that the map goes on from. What reads are stranded on may be a
-    /// parent's.
+    /// Looks for newer roots than the base of the map, or than a parent's, for stranded reads.
     pub fn look_for_roots(
         &mut self,
         facts: &Facts,
@@ -475,7 +475,7 @@ impl MapMaintenance {
     }
 
     pub fn ancestor_listed(&mut self, cx: &mut Context<'_>, which: usize, list: &[ObjectMeta]) {
-        // What was begun may have come to nothing.
+        // Another search may have ended the work in progress.
         if matches!(&self.step, MapStep::Search(search) if search.is_listing()) {
             let read = self.ancestors.listed(cx.out, which, list);
             self.ancestors_read(cx.facts, cx.out, read);
@@ -515,7 +515,8 @@ impl MapMaintenance {
         }
     }
 
-    /// What reading a root gave. Gives the root if the map is to go on from it: [`MapMaintenance::go_on_from`].
+    /// Takes the result of reading a root. Returns the root if the map should continue from it:
+    /// [`MapMaintenance::go_on_from`].
     pub fn root_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -533,7 +534,7 @@ impl MapMaintenance {
         None
     }
 
-    /// Goes on from a newer root, as soon as the log has been applied up to there.
+    /// Continues from a newer root, as soon as the engine has applied the log up to there.
     pub fn go_on_from(
         &mut self,
         cx: &mut Context<'_>,
@@ -552,7 +553,8 @@ impl MapMaintenance {
         self.roots_seen(cx, None, true);
     }
 
-    /// It reads the root of the snapshot. What has moved is of the same moment or later: what had moved then still has.
+    /// Reads the root of the snapshot. The moves are of the same moment or later: a move stays
+    /// true.
     pub fn read_snapshot(&mut self, cx: &mut Context<'_>, pin: RootName, moved: Moved) {
         self.effect(MapEffect::Adopted(moved));
         self.step = MapStep::ReadPin;
@@ -565,7 +567,7 @@ impl MapMaintenance {
         self.roots_seen(cx, None, true);
     }
 
-    /// Goes on from a newer root that was read, if the log has been applied up to there.
+    /// Continues from a newer root that the engine has read, if it has applied the log up to there.
     pub fn adopt_if_reached(&mut self, cx: &mut Context<'_>) {
         let MapStep::Search(search) = &mut self.step else { return };
         let Some(number) = search.reached(cx.log.number) else { return };
@@ -585,7 +587,7 @@ impl MapMaintenance {
         match search.advance(cx, &mut self.rollback) {
             Reached::NotYet => {}
             Reached::Yes => self.adopt_found(cx),
-            // It was there when that root was the newest; if it still is, opening says what is wrong.
+            // It existed with that root. If it still does, opening the volume reports the error.
             Reached::Never => self.effect(MapEffect::Restart),
             Reached::WithoutPin(pin) => self.base_lost(cx.facts, pin),
             // There should be a newer one.
@@ -599,7 +601,7 @@ impl MapMaintenance {
         }
     }
 
-    /// Goes on from the newer root that was found and reached.
+    /// Continues from the newer root, which the engine has found and reached.
     fn adopt_found(&mut self, cx: &mut Context<'_>) {
         let MapStep::Search(search) = std::mem::take(&mut self.step) else { return };
         let claimed = search.claimed();
@@ -615,7 +617,7 @@ impl MapMaintenance {
         self.roots_seen(cx, claimed, true);
     }
 
-    /// What was begun comes to nothing: somebody else goes on from the newest root, or this does.
+    /// Ends the work in progress without effect: an engine continues from the newest root.
     fn stop(&mut self) {
         self.writer.stop();
         self.generation = None;
@@ -644,12 +646,12 @@ impl MapMaintenance {
         generations::list(cx);
     }
 
-    /// Nobody else has the generation, by this put or by one that was thought to have failed.
+    /// No other engine has the generation. This put took it, or an earlier one that seemed to fail.
     pub fn claimed(&mut self, cx: &mut Context<'_>, stranded: bool, generation: u64) {
         self.look_for_roots(cx.facts, cx.out, stranded, Some(generation));
     }
 
-    /// Who has claimed a generation, if anybody has.
+    /// Takes the owner of a generation, if there is one.
     pub fn owner_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -671,7 +673,7 @@ impl MapMaintenance {
         }
     }
 
-    /// The generation is this engine's, and the newest root has been adopted.
+    /// This engine owns the generation, and has adopted the newest root.
     fn own(&mut self, cx: &mut Context<'_>, generation: u64) {
         cx.out.event(Event::Claimed { generation });
         self.stop();
@@ -681,12 +683,12 @@ impl MapMaintenance {
         if let Some(name) = self.writer.roots().newest() {
             self.deletion.begin(cx.facts.spec().id, name);
         }
-        // Whoever took over before this may have kept it from being there.
+        // An engine that took over before this one may have prevented the put.
         self.writer.put_pin(cx, generation);
         self.begin_audit(cx);
     }
 
-    /// Whether somebody else has taken over is known, as of a moment after `since`.
+    /// The engine knows now whether another one had taken over at a moment after `since`.
     fn looked(
         &mut self,
         cx: &mut Context<'_>,
@@ -768,7 +770,7 @@ impl MapMaintenance {
         self.deletion.audit_on(cx, Some(generation), mapped(self.writer.tree(), moved));
     }
 
-    /// What reading the root of a snapshot gave, on behalf of an audit.
+    /// Takes the result of reading the root of a snapshot, for an audit.
     pub fn pin_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -788,7 +790,7 @@ impl MapMaintenance {
     }
 }
 
-/// Fragments of both maps, or that are being made for them.
+/// The fragments of both maps, and new ones for them.
 fn mapped<'a>(tree: &'a Tree, moved: &'a Tree) -> impl Iterator<Item = FragmentId> + 'a {
     let fragments = tree.levels().fragments().chain(tree.under_way());
     let fragments = fragments.chain(moved.levels().fragments()).chain(moved.under_way());

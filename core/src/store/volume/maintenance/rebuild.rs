@@ -1,4 +1,5 @@
-//! Going on from a root that is older than what has been flushed here: what the segments after it say is read again.
+//! Continues from a root that is older than the flushed tables: the engine reads the segments after
+//! it again.
 
 use super::super::facts::Facts;
 use super::super::outputs::Outputs;
@@ -17,12 +18,13 @@ use std::collections::BTreeMap;
 /// The states after some segments.
 pub(super) type LogStates = BTreeMap<u64, Box<LogState>>;
 
-/// What the segments after a root say, as far as they have been read.
+/// The entries of the segments after a root, as far as the engine has read them.
 pub(super) struct Rebuild {
     replay: Replay,
     state: LogState,
     table: Table,
-    /// What was set aside before that: tables up to segments that took snapshots, and what was rolled back to.
+    /// The tables aside from before: up to segments that took snapshots, and the destinations of
+    /// rollbacks.
     split: Vec<Frozen>,
     /// The states after those.
     states: LogStates,
@@ -36,17 +38,17 @@ impl Rebuild {
         Rebuild { replay, state, table, split, states }
     }
 
-    /// Whether the segments up to that one have been applied.
+    /// Whether the rebuild has applied the segments up to that one.
     pub fn has_reached(&self, number: u64) -> bool {
         self.state.number == number
     }
 
-    /// The table, what was set aside before it, and the states after that.
+    /// The table, the tables aside before it, and the states after those.
     pub fn into_parts(self) -> (Table, Vec<Frozen>, LogStates) {
         (self.table, self.split, self.states)
     }
 
-    /// What comes next; reads segments if that is not known.
+    /// The next step; reads segments if it needs them.
     pub fn next(&mut self, facts: &Facts, out: &mut Outputs) -> ReplayStep {
         let step = self.replay.step();
         if matches!(step, ReplayStep::Wait) {
@@ -63,12 +65,13 @@ impl Rebuild {
         self.replay.handle(number, part, data.ok_or(GetError::NotFound));
     }
 
-    /// That segment cannot be applied yet: it comes again.
+    /// The engine cannot apply that segment yet: the next step returns it again.
     pub fn put_back(&mut self, segment: Box<Segment>) {
         self.replay.put_back(segment);
     }
 
-    /// `levels` are what the segment makes the map, if that is not set aside.
+    /// Applies a segment. `levels` are the map that the segment asks for, unless a table aside has
+    /// it.
     pub fn apply(&mut self, segment: &Segment, levels: Option<Levels>) -> Result<(), &'static str> {
         self.state.apply(segment)?;
         let number = segment.header.number;
@@ -88,7 +91,7 @@ impl Rebuild {
         Ok(())
     }
 
-    /// The snapshot that the segment makes the map, if it is not set aside.
+    /// The snapshot whose map the segment asks for, if no table aside has it.
     pub fn needs(&self, segment: &Segment) -> Option<u64> {
         let note = segment.footer.note.as_ref()?;
         let rolls_back = segment.header.kind == SegmentKind::Rollback;

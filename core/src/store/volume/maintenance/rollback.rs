@@ -1,12 +1,14 @@
-//! Rolling back: a segment makes the map that of a snapshot, and what the segments since then say is no longer part of it.
+//! Rolls back: a segment makes the map that of a snapshot, without the entries of the segments
+//! since then.
 //!
-//! Like a snapshot it is a fact of the log, and names the segment that took the snapshot, not an object: which object
-//! has the map the newest root says. Whoever applies the segment finds the snapshot set aside, if its map is newer than
-//! the levels, or else reads its root; then the levels are set aside as a table would be, and take their place
-//! once what was set aside before has been written.
+//! Like a snapshot it is a fact of the log, and names the segment that took the snapshot, not an
+//! object. The newest root names the object with the map. If the map of the snapshot is newer than
+//! the levels, the engine that applies the segment has the snapshot's table aside. Otherwise it
+//! reads the root of the snapshot. Then it sets the levels aside like a table. They become the
+//! levels of the tree once it has written the earlier tables.
 //!
-//! A root that is not there any more was deleted by who has written a newer one of the volume: the log is applied
-//! all the same, and lookups wait for that one.
+//! A missing root means that its deleter has written a newer root of the volume. The engine applies
+//! the log all the same, and lookups wait for the newer root.
 
 use super::super::outputs::Outputs;
 use super::super::purpose::ObjectPurpose;
@@ -21,15 +23,15 @@ use bytes::Bytes;
 /// Where the map of a snapshot is.
 #[derive(Clone, Debug)]
 pub(super) enum SnapshotLevels {
-    /// In a table that is set aside.
+    /// In a table aside.
     Aside,
     Levels(Levels),
-    /// It will be known.
+    /// The answer comes later.
     Wait,
     Missing(Option<RootName>),
 }
 
-/// Roots of snapshots that are read for rolling back.
+/// Roots of snapshots that the engine reads for rollbacks.
 #[derive(Default)]
 pub(super) struct RollbackRoots {
     reading: Option<RootName>,
@@ -37,12 +39,13 @@ pub(super) struct RollbackRoots {
     read: Option<(RootName, Option<Levels>)>,
     /// One that was not there.
     missed: Option<RootName>,
-    /// What the segment to be applied makes the map, unless that is set aside.
+    /// The levels that the next segment asks for, unless a table aside has them.
     levels: Option<Levels>,
 }
 
 impl RollbackRoots {
-    /// Where the map of the snapshot of that segment is, by the present map; begins to read it if that is to be.
+    /// Where the map of the snapshot of that segment is, by the present map; begins to read it if
+    /// that is to be.
     pub fn levels_of(
         &mut self,
         map: &MapWriter,
@@ -84,7 +87,7 @@ impl RollbackRoots {
         }
     }
 
-    /// What that root of a snapshot says; begins to read it if that is not known.
+    /// The levels of that root of a snapshot; begins to read the root if necessary.
     pub fn levels_in(
         &mut self,
         out: &mut Outputs,
@@ -108,12 +111,12 @@ impl RollbackRoots {
         SnapshotLevels::Wait
     }
 
-    /// Whether that root has been read, or was not there.
+    /// Whether the engine has read that root, or found it missing.
     fn is_read(&self, pin: RootName) -> bool {
         self.read.as_ref().is_some_and(|(name, _)| *name == pin)
     }
 
-    /// What reading the root gave; nothing if it is not there.
+    /// Takes the result of reading the root; `None` if it does not exist.
     pub fn handle_read(
         &mut self,
         out: &mut Outputs,
@@ -129,19 +132,19 @@ impl RollbackRoots {
         self.read = Some((pin, root.map(|root| root.levels)));
     }
 
-    /// What the segment makes the map that is to be applied next.
+    /// Keeps the levels that the next segment asks for.
     pub fn prepare(&mut self, levels: Option<Levels>) {
         self.levels = levels;
     }
 
-    /// The segment has been applied.
+    /// The engine has applied the segment.
     pub fn take_prepared(&mut self) -> Option<Levels> {
         self.read = None;
         self.levels.take()
     }
 
-    /// The root of a snapshot is not there although a root of the volume names it. Says whether that is new: then there is
-    /// a newer root.
+    /// The root of a snapshot is not there although a root of the volume names it. Says whether
+    /// that is new: then there is a newer root.
     pub fn misses(&mut self, pin: Option<RootName>) -> bool {
         let new = pin.is_some() && self.missed != pin;
         if new {

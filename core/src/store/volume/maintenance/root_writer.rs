@@ -1,4 +1,5 @@
-//! The roots of a map, of the volume and of its snapshots, and the states of the log that these are of.
+//! The roots of a map, of the volume and of its snapshots, and the states of the log that these are
+//! of.
 
 use super::super::context::Context;
 use super::super::purpose::ObjectPurpose;
@@ -11,18 +12,18 @@ use crate::store::map::fragment::FragmentId;
 use crate::store::map::tree::Tree;
 use crate::store::root::{self, Pins};
 
-/// Which roots there are, and what the next ones say.
+/// The existing roots, and the content of the next ones.
 #[derive(Default)]
 pub(super) struct RootWriter {
     /// The root that the map goes on from.
     newest: Option<RootName>,
     /// The state that the levels of the map are of; `None` if there are none.
     flushed: Option<Box<LogState>>,
-    /// The same of what has been set aside, and of what is being flushed.
+    /// Like `state`, of the tables aside, and of the flush in progress.
     states: LogStates,
     /// The roots of all snapshots that are in the levels.
     pins: Pins,
-    /// One that is being put.
+    /// The put in progress.
     pinning: Option<RootName>,
     /// Those put in this generation.
     pins_made: u64,
@@ -47,7 +48,7 @@ impl RootWriter {
         self.flushed.is_some()
     }
 
-    /// Whether a root of this generation has been written.
+    /// Whether the engine has written a root of this generation.
     pub fn has_written(&self) -> bool {
         self.roots > 0
     }
@@ -64,19 +65,19 @@ impl RootWriter {
         self.flushed = Some(Box::new(state));
     }
 
-    /// What has moved is said by a newer root of the volume, whatever the map is of.
+    /// A newer root of the volume has the moves, whatever its map.
     pub fn seen(&mut self, name: RootName) {
         self.newest = Some(name);
     }
 
-    /// Nothing is known of the map.
+    /// Forgets the whole map.
     pub fn forget(&mut self) {
         (self.newest, self.flushed) = (None, None);
         self.states.clear();
         self.pins.clear();
     }
 
-    /// Keeps the state of the log for what is set aside, or is about to be flushed.
+    /// Keeps the state of the log for a table that goes aside, or for the next flush.
     pub fn keep_state(&mut self, state: &LogState) {
         self.states.insert(state.number, Box::new(state.clone()));
     }
@@ -85,14 +86,15 @@ impl RootWriter {
         self.states = states;
     }
 
-    /// What was being flushed is part of a table again, but for what is set aside. No root of a snapshot is being put.
+    /// The table of the flush joins a table again, unless it was aside. The put of a snapshot's
+    /// root has ended.
     pub fn stop(&mut self, tree: &Tree) {
         let through = self.through();
         self.states.retain(|number, _| *number > through && tree.is_set_aside(*number));
         self.pinning = None;
     }
 
-    /// A generation begins. Its fragments are numbered from `next` on.
+    /// A generation begins. Its fragments have numbers from `next` on.
     pub fn own(&mut self, next: u64) {
         (self.roots, self.pins_made, self.unpinned) = (0, 0, next);
     }
@@ -123,7 +125,8 @@ impl RootWriter {
         !(newer || unkept)
     }
 
-    /// Puts the root of the snapshot that the levels are of, if they are of one and it is not there.
+    /// Puts the root of the snapshot that the levels are of, if they are of one and it is not
+    /// there.
     pub fn put_pin(&mut self, cx: &mut Context<'_>, generation: u64, tree: &Tree) {
         let Some(state) = &self.flushed else { return };
         let segment = state.number;
@@ -146,8 +149,8 @@ impl RootWriter {
         }
     }
 
-    /// Puts the next root of that generation, which says what has moved, and no longer names the roots of snapshots that
-    /// have been deleted.
+    /// Puts the next root of that generation, with the moves, and without the roots of deleted
+    /// snapshots.
     pub fn put_root(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,30 +1,31 @@
-//! When the map is flushed and merged: what is wanted, what has been done and no root says, and pauses.
+//! Decides when to flush and merge the map: the requests, the finished work that no root has yet,
+//! and the pauses.
 
 use crate::block::Time;
 use std::time::Duration;
 
-/// Pause before fragments that could not be merged are read again.
+/// Pause before the engine reads the fragments of a failed merge again.
 const MERGE_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is to be done to the map.
+/// The work on the map.
 #[derive(Default)]
 pub(super) struct Schedule {
-    /// The table is to be written whatever it has.
+    /// Write the table, however small it is.
     flush_wanted: bool,
     /// When it will be, if not before.
     flush_by: Option<Time>,
-    /// There is a flush without a root, or a merge.
+    /// A flush without a root, or a merge, exists.
     flush_unwritten: bool,
     merge_unwritten: bool,
-    /// There is work that waits for nothing.
+    /// Work is ready.
     stepping: bool,
-    /// Fragments to be merged could not be read: no merge goes on before then.
+    /// A read for a merge has failed: no merge continues before then.
     paused: Option<Time>,
     failures: u32,
 }
 
 impl Schedule {
-    /// What was begun comes to nothing.
+    /// Ends the work in progress without effect.
     pub fn stop(&mut self) {
         (self.flush_unwritten, self.merge_unwritten, self.stepping) = (false, false, false);
         self.paused = None;
@@ -38,7 +39,7 @@ impl Schedule {
         self.flush_wanted
     }
 
-    /// Something is not needed any more, which goes once a root says so: on a volume at rest, too.
+    /// An object has no use any more, and goes once a root says so: on a volume at rest, too.
     pub fn flush_by(&mut self, at: Time) {
         self.flush_by.get_or_insert(at);
     }
@@ -61,7 +62,7 @@ impl Schedule {
         self.merge_unwritten = true;
     }
 
-    /// A root says all that has been done.
+    /// A root has all finished work.
     pub fn rooted(&mut self) {
         (self.flush_unwritten, self.merge_unwritten) = (false, false);
     }
@@ -94,7 +95,7 @@ impl Schedule {
         }
     }
 
-    /// What could not be merged is not to be.
+    /// Gives up the failed merge.
     pub fn forgive(&mut self) {
         (self.failures, self.paused) = (0, None);
     }
@@ -103,7 +104,8 @@ impl Schedule {
         self.failures > 0
     }
 
-    /// A fragment to be merged is damaged: it is read once more at once, and then after a pause. Gives the failures in a row.
+    /// A fragment of a merge is damaged. The engine reads it once more at once, and then after a
+    /// pause. Returns the failures in a row.
     pub fn failed(&mut self, now: Time, flushing: bool) -> u32 {
         self.failures = self.failures.saturating_add(1);
         if self.failures > 1 {

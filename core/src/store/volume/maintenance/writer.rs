@@ -1,7 +1,8 @@
-//! The map being written: the table of what the newest segments say, its flushes and merges, and the roots that say so.
+//! Writes the map: the table of the newest segments, its flushes and merges, and the roots of
+//! these.
 //!
-//! The machine does what it is told, in bounded steps. When the time has come, and whether this engine may write at all,
-//! its owner knows.
+//! The machine follows orders, in bounded steps. Its owner knows the right time, and whether this
+//! engine may write at all.
 
 use super::super::context::Context;
 use super::super::facts::Facts;
@@ -26,9 +27,9 @@ use crate::store::root::{self, Pins};
 use crate::store::segment::{Segment, SegmentKind};
 use bytes::Bytes;
 
-/// Entries of a table that is worth being flushed when memory is short.
+/// At this number of entries a table is worth a flush when memory is short.
 const CROWDED_ENTRIES: usize = 1024;
-/// The map, and what is being written of it.
+/// The map, and the writes in progress.
 pub(super) struct MapWriter {
     tree: Tree,
     schedule: Schedule,
@@ -52,7 +53,7 @@ impl MapWriter {
         &self.roots
     }
 
-    /// Whether the table has grown much while the one before it is still being written.
+    /// Whether the table has grown much during the write of the table before it.
     pub fn is_table_full(&self, facts: &Facts) -> bool {
         let most = facts.config().table_bytes.saturating_mul(4);
         let writing = self.tree.is_flushing() || self.tree.set_aside() > 0;
@@ -75,7 +76,7 @@ impl MapWriter {
         self.schedule.set_stepping(true);
     }
 
-    /// Whether that is done. If something that it takes is damaged, what it has come to is all there will be of it.
+    /// Whether that merge has ended. If a fragment of it is damaged, its present result is final.
     pub fn is_compacted(
         &mut self,
         cx: &mut Context<'_>,
@@ -112,13 +113,13 @@ impl MapWriter {
         self.roots.begin_with(state);
     }
 
-    /// Nothing was written after the levels.
+    /// The log has no segment after the levels.
     pub fn clear_table(&mut self, facts: &Facts) {
         self.tree.load(Table::new(), &mut facts.pages());
     }
 
-    /// Goes on from a newer root; `rebuild` is what the segments after it say, if the present tables are not
-    /// that.
+    /// Goes on from a newer root; `rebuild` is what the segments after it say, if the present
+    /// tables are not that.
     pub fn go_on_from(
         &mut self,
         cx: &Context<'_>,
@@ -142,7 +143,7 @@ impl MapWriter {
         self.roots.based_on(name, state, pins);
     }
 
-    /// Nothing is known of the map any more.
+    /// Forgets the whole map.
     pub fn restart(&mut self, facts: &Facts) {
         (self.schedule, self.roots) = (Schedule::default(), RootWriter::default());
         let pages = &mut *facts.pages();
@@ -150,14 +151,14 @@ impl MapWriter {
         self.tree.load(Table::new(), pages);
     }
 
-    /// The volume is opened anew: nothing is known of the map.
+    /// The volume opens anew: forgets the whole map.
     pub fn forget(&mut self, facts: &Facts) {
         self.tree.load(Table::new(), &mut facts.pages());
         self.tree = Tree::new(facts.config().map, facts.spec().id, 0, Levels::default());
         self.roots.forget();
     }
 
-    /// What has moved is said by a newer root of the volume, whatever the map is of.
+    /// A newer root of the volume has the moves, whatever its map.
     pub fn seen(&mut self, name: RootName) {
         self.roots.seen(name);
     }
@@ -169,13 +170,14 @@ impl MapWriter {
         self.schedule.set_stepping(true);
     }
 
-    /// What was begun comes to nothing.
+    /// Ends the work in progress without effect.
     pub fn stop(&mut self) {
         self.roots.stop(&self.tree);
         self.schedule.stop();
     }
 
-    /// Somebody else has taken over. What the levels name is there for a while; then a newer root is.
+    /// Another engine has taken over. The objects of the levels exist for a while; after that a
+    /// newer root does.
     pub fn give_up(&mut self, facts: &Facts) {
         self.schedule.want_flush(false);
         let (levels, through) = (self.tree.levels().clone(), self.roots.through());
@@ -184,8 +186,8 @@ impl MapWriter {
 
     // What segments say.
 
-    /// A segment has been applied to the state: what it says about the map. `levels` are what a rollback makes the map, if
-    /// that is not set aside.
+    /// The state has a new segment: applies its part of the map. `levels` are the map that a
+    /// rollback asks for, unless a table aside has it.
     pub fn applied(&mut self, cx: &mut Context<'_>, segment: &Segment, levels: Option<Levels>) {
         let number = segment.header.number;
         {
@@ -202,7 +204,7 @@ impl MapWriter {
                 }
                 return;
             }
-            // The map after it is to be written as it is.
+            // The tree writes the map after it as it is.
             SegmentKind::Snapshot => self.tree.split(number),
             SegmentKind::Rollback => self.roll_back(cx.facts, segment, levels),
             _ => return,
@@ -226,7 +228,7 @@ impl MapWriter {
         self.schedule.paused()
     }
 
-    /// Whether a step can be taken now.
+    /// Whether a step is possible now.
     pub fn is_stepping(&self, facts: &Facts) -> bool {
         self.schedule.is_stepping() && (self.tree.is_flushing() || !facts.is_stopping())
     }
@@ -241,7 +243,7 @@ impl MapWriter {
         }
     }
 
-    /// A step of a flush or a merge, if one can be taken.
+    /// Takes a step of a flush or a merge, if one is possible.
     pub fn take_step(
         &mut self,
         cx: &mut Context<'_>,
@@ -263,7 +265,7 @@ impl MapWriter {
         self.tree_outputs(cx, generation, deletion);
     }
 
-    /// Puts the table aside, to be written.
+    /// Freezes the table, for a write.
     pub fn freeze(&mut self, log: &LogState) {
         if self.tree.set_aside() == 0 {
             self.roots.keep_state(log);
@@ -344,7 +346,7 @@ impl MapWriter {
         self.schedule.set_stepping(true);
     }
 
-    /// A part of a fragment that is to be merged; nothing if that is gone.
+    /// Takes a part of a fragment for a merge; `None` if the fragment is gone.
     pub fn fragment_read(&mut self, cx: &mut Context<'_>, get: &Get, data: Option<Bytes>) {
         let handled = self.tree.handle_read(get, data.unwrap_or_default());
         self.schedule.set_stepping(true);
@@ -353,8 +355,8 @@ impl MapWriter {
         }
     }
 
-    /// Whether the table is to be written. `unnoted`: there are sizes that are not noted. `at_rest`: nothing is being
-    /// committed, and nothing will be.
+    /// Whether to write the table. `unnoted`: some sizes have no note. `at_rest`: no commit is in
+    /// progress or will come.
     pub fn is_flush_due(
         &self,
         facts: &Facts,
@@ -367,7 +369,7 @@ impl MapWriter {
             || facts.is_readonly()
             // The levels are to be the map of a snapshot until its root is there.
             || self.roots.is_pinning()
-            // Opening from a root, nobody would find out that a size is not noted.
+            // An engine that opens from a root does not look for sizes without a note.
             || unnoted
             || self.tree.levels().runs().len() + 1 >= root::MAX_RUNS
             || self.tree.is_lost()
@@ -390,7 +392,8 @@ impl MapWriter {
             || table.len() >= CROWDED_ENTRIES && facts.pages().is_crowded()
     }
 
-    /// Whether the map is no longer what the newest root says, or one is wanted. Merges have one root together.
+    /// Whether the map differs from the newest root, or a request wants a root. Several merges
+    /// share one root.
     pub fn is_root_due(&self, facts: &Facts, wanted: bool) -> bool {
         let merged =
             self.schedule.is_merge_unwritten() && self.tree.is_settled() && !facts.is_stopping();
@@ -401,7 +404,8 @@ impl MapWriter {
 
     // Roots.
 
-    /// Puts the root of the snapshot that the levels are of, if they are of one and it is not there.
+    /// Puts the root of the snapshot that the levels are of, if they are of one and it is not
+    /// there.
     pub fn put_pin(&mut self, cx: &mut Context<'_>, generation: u64) {
         self.roots.put_pin(cx, generation, &self.tree);
     }

@@ -1,8 +1,10 @@
-//! Telling the host that has the volume attached what is damaged here: it may have that in its cache.
+//! Tells the host that has the volume attached which ranges are damaged here: its cache may have
+//! them.
 //!
-//! An object that is damaged says of which ranges it lost the content. Of these the host is told what is still read from that
-//! object, so that what it writes anew once is not asked for again. Nothing of this is kept: who finds the
-//! damage, or knows of it when a host comes, says so.
+//! A damaged object lists the ranges whose content it lost. The host hears of those ranges that the
+//! map still reads from that object. So the store asks for no range that the host has written anew.
+//! The store keeps no list. A part that finds the damage, or knows of it when a host comes, reports
+//! it.
 
 use crate::block::Range;
 use crate::extent::{RangeSet, Uniform};
@@ -11,7 +13,7 @@ use crate::store::moves::{Object, Placed};
 use crate::wire::link::MAX_DAMAGED_RANGES;
 use std::collections::VecDeque;
 
-/// Most ranges that wait to be looked up.
+/// Most ranges that wait for their lookup.
 const LEFT_MAX: usize = 8 * MAX_DAMAGED_RANGES;
 
 /// Ranges of damaged objects.
@@ -23,32 +25,32 @@ pub(super) struct DamageReports {
 }
 
 impl DamageReports {
-    /// These ranges are to be looked up: what of them is still read from the object.
+    /// Queues these ranges for a lookup of the parts that the map still reads from the object.
     pub fn suspect(&mut self, object: Object, ranges: impl Iterator<Item = Range>) {
         let room = LEFT_MAX - self.left.len().min(LEFT_MAX);
         self.left.extend(ranges.map(|range| (object, range)).take(room));
     }
 
-    /// These ranges cannot be found any more, whatever the map says.
+    /// No engine can find these ranges any more, whatever the map says.
     pub fn lost(&mut self, ranges: impl Iterator<Item = Range>) {
         for range in ranges.take(MAX_DAMAGED_RANGES) {
             self.found.insert(range, Uniform(()));
         }
     }
 
-    /// Whether a range is being looked up.
+    /// Whether a lookup is in progress.
     pub fn is_looking(&self) -> bool {
         self.looking
     }
 
-    /// The next range to look up, unless what has been found is to be told before.
+    /// The next range to look up, unless the host has to hear of found ranges first.
     pub fn next(&mut self) -> Option<(Object, Range)> {
         let next = if self.found.len() < MAX_DAMAGED_RANGES { self.left.pop_front() } else { None };
         self.looking = next.is_some();
         next
     }
 
-    /// Whether ranges are left to be looked up.
+    /// Whether ranges wait for their lookup.
     pub fn is_left(&self) -> bool {
         !self.left.is_empty()
     }
@@ -63,7 +65,7 @@ impl DamageReports {
         }
     }
 
-    /// What has been found.
+    /// Takes the found ranges.
     pub fn take(&mut self) -> RangeSet {
         std::mem::take(&mut self.found)
     }

@@ -1,28 +1,29 @@
-//! Early reads: they come with a Resume and not after its answer. The round trip that they save is the first
-//! one after an outage.
+//! Early reads come with a Resume and not after its answer. They save the first round trip after an
+//! outage.
 //!
-//! Promises: such a read is answered from the epoch that it names or not at all, and the answer has
-//! everything that its host knew to be committed when it asked. If the log as known here says as much, nothing
-//! is waited for: that another store or host has gone on with the volume since then matters no more than for
-//! a read that is asked when all is well, the moment before this store learns of it. Otherwise the read waits
-//! until the session's Resume has been decided. Bounded: at most [`WAITING_MAX`] wait.
+//! Promises: the answer to such a read comes from the epoch that the read names, or there is none.
+//! It has everything that its host knew to be committed at the time of the request. If the log here
+//! has as much, the read does not wait. Another store or host may have continued the volume since
+//! then. That matters no more than for an ordinary read in the moment before this store hears of
+//! it. Otherwise the read waits for the decision on the session's Resume. At most [`WAITING_MAX`]
+//! reads wait.
 
 use crate::block::Seq;
 use crate::store::read_request::ReadRequest;
 use crate::store::session::SessionId;
 use std::collections::BTreeSet;
 
-/// Reads that may wait; more are asked again by their hosts once these have resumed.
+/// Reads that may wait; hosts ask for others again once they have resumed.
 const WAITING_MAX: usize = 1024;
 
-/// A read, and what its host knows to be committed.
+/// A read, and the committed number that its host knows.
 pub(super) type EarlyRead = (ReadRequest, Seq);
 
 /// Reads that wait for the Resume of their session.
 #[derive(Default)]
 pub(super) struct EarlyReads {
     waiting: Vec<EarlyRead>,
-    /// Sessions whose Resume or Attach has been decided: nothing waits for these.
+    /// Sessions with a decided Resume or Attach: nothing waits for these.
     decided: BTreeSet<SessionId>,
 }
 
@@ -37,7 +38,8 @@ impl EarlyReads {
         self.decided.remove(&session);
     }
 
-    /// Keeps a read until the Resume of its session is decided; says no if that has been, or too many wait.
+    /// Keeps a read until the decision on its session's Resume. False if the decision has come, or
+    /// too many reads wait.
     pub fn hold(&mut self, early: EarlyRead) -> bool {
         let held = !self.decided.contains(&early.0.session) && self.waiting.len() < WAITING_MAX;
         if held {
@@ -46,7 +48,8 @@ impl EarlyReads {
         held
     }
 
-    /// The Resume or Attach of a session has been decided, and with it these reads.
+    /// Takes the decision on the Resume or Attach of a session. Returns its reads, which it decides
+    /// too.
     pub fn decided(&mut self, session: SessionId) -> Vec<EarlyRead> {
         self.decided.insert(session);
         self.waiting.extract_if(.., |(read, _)| read.session == session).collect()

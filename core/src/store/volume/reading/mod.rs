@@ -1,8 +1,9 @@
-//! Reads and questions about what there is: checked, looked up, fetched and answered. They do not queue behind what changes
-//! the log.
+//! Reads, and questions about the mapped ranges: the machine checks, looks up, fetches and answers
+//! them. They do not queue behind changes of the log.
 //!
-//! Staging is a read, too: what is committed of a range is put as an object of another volume, or of this one. Nothing
-//! refers to the object until the host writes to that volume what it is told here.
+//! Staging is a read, too: the engine puts the committed content of a range as an object of another
+//! volume, or of this one. Nothing refers to the object until the host writes the answer to that
+//! volume.
 
 mod damage;
 mod early;
@@ -37,7 +38,7 @@ use early::{EarlyRead, EarlyReads};
 use repair::Repairs;
 use std::collections::VecDeque;
 
-/// Who may read, and whether anybody may.
+/// The present permissions to read.
 #[derive(Clone, Copy)]
 pub(super) struct Access<'a> {
     pub owner: &'a Ownership,
@@ -152,7 +153,7 @@ impl ReadPath {
         self.ask(cx, access, read, u64::MAX);
     }
 
-    /// Reads what is to be put as an object.
+    /// Reads data for a staged object.
     pub fn ask_stage(
         &mut self,
         cx: &mut Context<'_>,
@@ -206,14 +207,14 @@ impl ReadPath {
         }
     }
 
-    /// The Resume or Attach of a session has been decided, and with it the reads that came along.
+    /// Takes the decision on the Resume or Attach of a session, which decides its early reads too.
     pub fn resume_decided(&mut self, cx: &mut Context<'_>, access: Access<'_>, session: SessionId) {
         for early in self.early.decided(session) {
             self.ask_early(cx, access, early);
         }
     }
 
-    /// Nothing is served any more: refuses the early reads.
+    /// The engine serves nothing any more: refuses the early reads.
     pub fn refuse_early(&mut self, cx: &mut Context<'_>, access: Access<'_>) {
         for early in self.early.take() {
             self.ask_early(cx, access, early);
@@ -248,7 +249,7 @@ impl ReadPath {
             ReadPurpose::Data => ToHost::Data { request, volume, result: Err(error) },
             ReadPurpose::Status => ToHost::Status { request, volume, result: Err(error) },
             ReadPurpose::Places => return self.places.push_back((request, Err(error))),
-            // The range is left out.
+            // Leaves the range out.
             ReadPurpose::Damaged(_) => return self.look_up_damage(cx, access),
             ReadPurpose::Stage(_) => {
                 ToHost::Staged { request, volume, result: Err(StageError::Read(error)) }
@@ -287,7 +288,8 @@ impl ReadPath {
         send(cx, &read, ToHost::Status { request, volume, result: Ok(runs) });
     }
 
-    /// Refuses reads of epochs that are over, before lookups go on with a map of the epoch that is now.
+    /// Refuses reads of epochs that are over, before lookups go on with a map of the epoch that is
+    /// now.
     pub fn fence(&mut self, cx: &mut Context<'_>, access: Access<'_>) {
         let epoch = cx.log.epoch();
         for read in self.reads.fence(epoch) {
@@ -320,7 +322,7 @@ impl ReadPath {
         }
     }
 
-    /// What a fetch gave; nothing if the object is gone for good.
+    /// Takes the result of a fetch; `None` if the object is gone for good.
     pub fn handle_fetch(
         &mut self,
         cx: &mut Context<'_>,
@@ -333,17 +335,17 @@ impl ReadPath {
         }
     }
 
-    /// What reading a part of a map gave; nothing if the object is gone.
+    /// Takes the result of reading a part of a map; `None` if the object is gone.
     pub fn handle_page(&mut self, facts: &Facts, want: &Want, data: Option<Bytes>, maps: Maps<'_>) {
         self.reads.handle_page(want, data, maps, &mut facts.pages());
     }
 
-    /// Whether reads wait for it to be seen whether there is a newer root.
+    /// Whether reads wait for a search for a newer root.
     pub fn is_stranded(&self) -> bool {
         self.reads.is_stranded()
     }
 
-    /// Newer roots are being looked for from now on.
+    /// A search for newer roots begins.
     pub fn look_for_roots(&mut self) {
         self.reads.look_for_roots();
     }
@@ -421,7 +423,7 @@ impl ReadPath {
         }
     }
 
-    /// What became of an object of which an event said that it is damaged or missing.
+    /// Reports the fate of an object that an event called damaged or missing.
     pub fn handle_repaired(
         &mut self,
         cx: &mut Context<'_>,
@@ -438,7 +440,7 @@ impl ReadPath {
         }
     }
 
-    /// An object is damaged in what it has, or had, of these ranges.
+    /// An object is damaged, with its present or former data of these ranges.
     pub fn handle_damaged(
         &mut self,
         cx: &mut Context<'_>,
@@ -461,12 +463,12 @@ impl ReadPath {
         }
     }
 
-    /// Looks the next range up, or says what has been found.
+    /// Looks up the next range, or tells the host the found ranges.
     fn look_up_damage(&mut self, cx: &mut Context<'_>, access: Access<'_>) {
         loop {
             while let Some((object, range)) = self.damages.next() {
                 let (session, lane) = (SHELL_SESSION, Lane::ReadAhead);
-                // The map may have gone on since, or be being read.
+                // The map may have changed since, or a read of it may be in progress.
                 if check((cx.facts, cx.log), access, session, 0, range, u64::MAX).is_ok() {
                     let (request, epoch, purpose) = (0, 0, ReadPurpose::Damaged(object));
                     let read = ReadRequest { session, lane, request, epoch, range, purpose };

@@ -1,15 +1,15 @@
-//! Reads that met an object that is damaged or missing. They wait until the store service has said whether it could bring the
-//! object back from the replica.
+//! Reads that met a damaged or missing object. They wait until the store service says whether it
+//! could restore the object from the replica.
 
 use crate::block::Range;
 use crate::store::read_request::ReadRequest;
 use crate::store::session::SessionId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Objects that are remembered as brought back: one that is damaged again is not waited for.
+/// Objects that the engine remembers as restored: reads do not wait if one is damaged again.
 const REPAIRED_MAX: usize = 1024;
 
-/// Reads that wait for objects, and objects that were brought back.
+/// Reads that wait for objects, and restored objects.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
     waiting: BTreeMap<String, Vec<(ReadRequest, Range)>>,
@@ -33,7 +33,7 @@ impl Repairs {
         std::mem::take(&mut self.waiting).into_values().flatten().map(|(read, _)| read)
     }
 
-    /// Keeps a read of that range until the object is repaired; says no if it has been before.
+    /// Keeps a read of that range until the repair of the object; false after an earlier repair.
     pub fn hold(&mut self, key: &str, read: ReadRequest, range: Range) -> bool {
         let held = !self.repaired.contains(key);
         if held {
@@ -42,7 +42,8 @@ impl Repairs {
         held
     }
 
-    /// The object can be read again, or not: gives the reads that waited for it, with the ranges that it held.
+    /// The repair has succeeded or failed: returns the reads that waited for the object, with their
+    /// ranges in it.
     pub fn decided(&mut self, key: &str, repaired: bool) -> Vec<(ReadRequest, Range)> {
         if repaired && self.repaired.len() < REPAIRED_MAX {
             self.repaired.insert(key.to_owned());

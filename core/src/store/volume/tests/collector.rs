@@ -1,4 +1,5 @@
-//! Space is given back, what is committed is not, and who was out of touch does not go on with what has been deleted.
+//! The collector frees space and loses no committed data. A store without contact does not continue
+//! a log with deleted segments.
 
 use super::scenarios::commit;
 use super::snapshots::{ask, create, delete, make_clone, read_as, rig_of};
@@ -53,8 +54,8 @@ fn what_is_overwritten_is_given_back_and_the_rest_is_read() {
     for round in 0..8 {
         next = overwrite(&mut rig, &mut objects, 1, next, 40, &mut expected);
         assert_eq!(rig.read_all(&mut objects).unwrap(), expected, "round {round}");
-        // 32 KiB are live; a write of one sector takes three times that with all that is around it, and what the last two roots
-        // need is there too.
+        // 32 KiB are live. A write of one sector takes three times that with its overhead. The
+        // objects of the last two roots exist too.
         assert!(stored(&objects) < 120 << 10, "{} B in round {round}", stored(&objects));
         objects.check_newest_root();
         let mut again = Rig::open(2 + round, &collecting());
@@ -104,7 +105,8 @@ fn what_only_a_deleted_snapshot_needed_goes_from_a_volume_at_rest() {
     objects.check_newest_root();
 }
 
-/// A store that has the volume open and is out of touch while another goes on with it, and collects.
+/// A store that has the volume open and is out of touch while another goes on with it, and
+/// collects.
 fn left_behind() -> (Objects, Rig, Rig, Vec<u16>) {
     let mut objects = Objects::default();
     let mut rig = Rig::open(1, &collecting());

@@ -94,7 +94,7 @@ fn runs_say_what_is_where() {
     rig.settle(&mut objects);
     let runs = staged_answer(&mut rig).unwrap().unwrap();
     let second = record::HEADER_BYTES as u32 + 2 * 4 + 16 * 512;
-    // Neighbours of different records come together.
+    // Neighbors of different records come together.
     let expected = [
         StagedRun::Hole(2),
         StagedRun::Data { sectors: 16, offset: 0 },
@@ -185,7 +185,7 @@ fn a_staged_object_that_is_damaged_or_gone_is_a_medium_error() {
     assert!(staged::check(ID, &objects.0[&key], 40, place).is_err());
     objects.0.remove(&key);
     assert!(rig.read(&mut objects, Range::new(40, 1)).is_err());
-    // What is staged of what is damaged fails, naming the source.
+    // Staging of damaged data fails, and names the source.
     rig.send(1, Lane::ReadAhead, stage(Range::new(38, 4), 0, OBJECT + 2));
     rig.settle(&mut objects);
     let error = staged_answer(&mut rig).unwrap().unwrap_err();
@@ -259,12 +259,12 @@ fn who_leaves_gets_no_object() {
     rig.settle(&mut objects);
     assert!(rig.volume.is_idle());
     assert!(!objects.0.contains_key(&catalog::staged_key(ID, OBJECT)));
-    // Nothing is left in the books: others are served.
+    // The engine counts nothing of it any more, and serves others.
     assert_eq!(rig.read_all(&mut objects).unwrap(), content(&WRITES));
 }
 
-/// Objects that cannot be put hold up no read that someone waits for, and take no more memory than
-/// the limit says.
+/// Objects that the store cannot put delay no read that an initiator waits for, and take no more
+/// memory than the limit.
 #[test]
 fn staging_is_bounded_and_in_nobodys_way() {
     let config = Config { read_bytes_max: 16 << 10, ..Config::default() };
@@ -304,7 +304,7 @@ fn write() -> impl Strategy<Value = Write> {
 }
 
 proptest! {
-    /// Whatever is there and wherever it goes, what is copied is what was there.
+    /// For any content and any destination, the copy equals the source.
     #[test]
     fn a_copy_is_what_it_was_made_of(
         writes in prop::collection::vec(write(), 1..12),

@@ -1,4 +1,4 @@
-//! Damaged and missing objects: what is noticed of them, what is left, and what the host is told.
+//! Damaged and missing objects: the detection, the rest of the data, and the messages to the host.
 
 use super::scenarios::{attached, commit, opened};
 use super::*;
@@ -38,10 +38,10 @@ fn the_host_is_told_of_what_is_still_read_from_a_damaged_object() {
         ranges: 3,
         bytes: 20 * 512
     }));
-    // Of no more than what the object is said to have lost.
+    // Only of the ranges that the object lost.
     damaged(&mut rig, &mut objects, &key(2), &[Range::new(26, 2), Range::new(60, 400)]);
     assert_eq!(told(&rig), [[Range::new(26, 2)]]);
-    // Once all of it is written anew there is nothing left to tell.
+    // Once the host has written all of it anew, the store has nothing left to tell.
     commit(&mut rig, &mut objects, 1, 4, &[data(0, 32, 4)]);
     damaged(&mut rig, &mut objects, &key(2), &all);
     assert!(told(&rig).is_empty());
@@ -50,7 +50,7 @@ fn the_host_is_told_of_what_is_still_read_from_a_damaged_object() {
         damaged(&mut rig, &mut objects, &key, &all);
         assert!(told(&rig).is_empty(), "{key}");
     }
-    // What a part of the map does not say any more is all told.
+    // The store tells all ranges that a part of the map has lost.
     let fragment = format!("{}map/1", catalog::volume_prefix(ID));
     damaged(&mut rig, &mut objects, &fragment, &all);
     assert_eq!(told(&rig), [all]);
@@ -115,10 +115,10 @@ fn damage_is_waited_for_where_there_is_a_second_place() {
     let named = |event: &Event| matches!(event, Event::DataDamaged { key: k, .. } if *k == key);
     assert!(rig.events.iter().any(named));
     assert!(answers(&rig) == 0 && !rig.volume.is_idle());
-    // It is not to be had: what would have been said at once is said now.
+    // The object is lost: the answer without a replica comes now.
     repaired(&mut rig, &mut objects, false);
     assert!(answers(&rig) == 1 && rig.volume.is_idle());
-    // Whoever hangs up is not waited for.
+    // The engine does not wait for closed sessions.
     ask(&mut rig, &mut objects);
     rig.volume.handle_session_closed(rig.now, SessionId(999));
     assert!(rig.volume.is_idle());
@@ -130,7 +130,7 @@ fn damage_is_waited_for_where_there_is_a_second_place() {
     // Once more damaged, as if it had not become better: nobody waits for ever.
     objects.damage(&key, segment::HEADER_BYTES + 48 + 16 + 5);
     assert_eq!(rig.read(&mut objects, range), Err(ReadError::Medium(range)));
-    // What is gone is told of soon, and looked for anew when it is back.
+    // The engine reports a missing object soon, and looks for it anew when it is back.
     let mut sound = objects.0.remove(&key).unwrap().to_vec();
     assert_eq!(rig.read(&mut objects, range), Err(ReadError::Medium(range)));
     let told = |event: &&Event| matches!(event, Event::Unreadable { key: k } if *k == key);
@@ -184,7 +184,7 @@ fn a_damaged_root_falls_back() {
         same_state(again.volume.state(), rig.volume.state());
         assert_eq!(places(&again.volume, &objects), expected);
         let complaint = |event: &&Event| matches!(event, Event::RootDamaged { .. });
-        // Again when they are looked at to go on from.
+        // Again when the engine reads them to continue from one.
         assert!(again.events.iter().filter(complaint).count() >= damaged);
         assert!(damaged > 0 || !again.events.iter().any(|event| complaint(&event)));
     }
@@ -322,8 +322,8 @@ fn a_segment_of_another_volume_or_number_is_a_medium_error_on_every_read() {
     commit(&mut rig, &mut objects, 1, 3, &[data(32, 16, 3), packed(48, 8, 4)]);
     let key = catalog::segment_key(ID, 2);
     let sound = objects.0[&key].clone();
-    // Of another volume, under its own identity or with a header that says ours: the same ranges and
-    // numbers; and of ours, the same ranges and later numbers.
+    // Of another volume, under its own identity or with this volume's header: the same ranges and
+    // numbers. Of this volume: the same ranges and later numbers.
     let other = VolumeId(0x11);
     let mut forged = imitation(&sound, other, 2, 1).to_vec();
     forged[..segment::HEADER_BYTES].copy_from_slice(&sound[..segment::HEADER_BYTES]);

@@ -1,4 +1,4 @@
-//! What differs between snapshots, as the shell finds it out.
+//! The map diff of snapshots, as the store service computes it.
 
 use super::scenarios::commit;
 use super::snapshots::{ask, attached_rig, create, rig_of};

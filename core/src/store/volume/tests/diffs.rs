@@ -1,4 +1,4 @@
-//! What was written since a moment in the log.
+//! Ranges that hosts wrote since a moment in the log.
 
 use super::*;
 use crate::wire::link::{Changes, MAX_CHANGED_RANGES, Moment};
@@ -77,7 +77,7 @@ fn another_epoch_is_told_like_our_own() {
     assert_eq!(since(moment(2, 2, 5)), ranges(&[]));
     assert_eq!(since(moment(2, 1, 5)), UNKNOWN, "that epoch was another host's");
     assert_eq!(since(moment(4, 1, 5)), UNKNOWN, "there was no such epoch");
-    // Number 5 was not committed in epoch 1, or the log was cut and went on without it.
+    // Number 5 was not in the log of epoch 1, or a later epoch continued without it.
     assert_eq!(since(moment(1, 1, 5)), UNKNOWN);
 }
 

@@ -60,7 +60,7 @@ fn every_level_is_read_and_what_is_not_needed_goes() {
     assert_eq!(objects.roots().len(), 2);
     let deleted = |event: &&Event| matches!(event, Event::Deleted { .. });
     assert!(rig.events.iter().filter(deleted).count() > 3);
-    // What it takes of the cache goes with it.
+    // Its part of the cache goes with it.
     drop(rig);
     assert_eq!(config.pages.lock().tables(), 0);
 }
@@ -84,7 +84,7 @@ fn reads_that_want_the_same_page_have_it_read_once() {
     assert_eq!(rig.inbox.len(), 8);
 }
 
-/// The host that is fenced may not know it yet: pages that come late show it nothing of the next.
+/// The fenced host may not know it yet: late pages show it nothing of the next host.
 #[test]
 fn reads_that_wait_for_pages_are_fenced() {
     let (mut objects, rig) = used(&tiny());
@@ -151,8 +151,8 @@ fn a_damaged_page_is_a_medium_error_for_its_range() {
     assert_eq!(rig.read_all(&mut objects).unwrap(), whole);
 }
 
-/// A store that has had the volume open all the while finds that what it names is gone, and goes on from
-/// the newest root.
+/// A store that has had the volume open all the while finds that what it names is gone, and goes on
+/// from the newest root.
 #[test]
 fn a_store_that_was_superseded_goes_on_from_the_newest_root() {
     let (mut objects, mut first) = used(&Config { pages: SharedPages::new(0), ..tiny() });
@@ -171,7 +171,7 @@ fn a_store_that_was_superseded_goes_on_from_the_newest_root() {
     };
     assert_eq!((claimed(&first), claimed(&second)), (Some(1), Some(2)));
     let expected = content(&writes_in(&objects));
-    // It had read to write 40: what it names is gone, so it catches up.
+    // It had to read before write 40. The objects that it knows are gone, so it catches up.
     assert_eq!(first.read_all(&mut objects).unwrap(), expected);
     assert!(first.volume.state().committed == 80 && first.volume.failed().is_none());
     // And claims anew when it has something to flush.

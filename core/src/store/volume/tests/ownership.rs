@@ -1,4 +1,4 @@
-//! Who has a volume, and whose its epochs are.
+//! The host of a volume, and the owners of its epochs.
 
 use super::scenarios::{attached, commit, opened};
 use super::*;
@@ -83,7 +83,7 @@ fn a_volume_whose_host_is_connected_is_taken_only_by_name() {
     }
     commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 1)]);
     assert!(!rig.fenced(1));
-    // The same host, whose old session is not known to be over.
+    // The same host, whose old session still seems open.
     assert_eq!(ask(&mut rig, &mut objects, 3, 1, None, false).unwrap().epoch, 2);
     assert!(rig.fenced(1));
     assert_eq!(ask(&mut rig, &mut objects, 2, 2, None, true).unwrap().epoch, 3);
@@ -116,7 +116,7 @@ fn a_host_that_is_gone_is_replaced_after_a_while() {
     close(&mut rig, 3);
     rig.now = rig.now.after(Duration::from_secs(5));
     assert_eq!(ask(&mut rig, &mut objects, 2, 2, None, false).unwrap().epoch, 2);
-    // One that has detached is waited for by nobody.
+    // The engine does not wait for a host that has detached.
     rig.send(2, Lane::Control, ToStore::Detach { request: 4, volume: ID, epoch: 2 });
     rig.settle(&mut objects);
     meet(&mut rig, 4, VICTIM, held);
@@ -138,7 +138,7 @@ fn after_a_start_of_the_store_its_hosts_come_first() {
     assert_eq!(ask(&mut rig, &mut objects, 2, 2, None, false).unwrap().epoch, 2);
 }
 
-/// What the store holds of the victim's volume, and says of its losses.
+/// The state of the victim's volume in the store, and the losses in its answers.
 fn known(rig: &Rig) -> (u64, u64, Vec<Announced>, Option<HostId>, bool, bool) {
     let state = rig.volume.state();
     let announced = state.announced.iter_from(0).collect();
@@ -146,7 +146,7 @@ fn known(rig: &Rig) -> (u64, u64, Vec<Announced>, Option<HostId>, bool, bool) {
     (state.number, state.committed, announced, state.host(), state.clean, connected)
 }
 
-/// Everything that can be said in the name of an epoch, forged.
+/// Every message that names an epoch, forged.
 fn forged(epoch: u64, host: u128) -> Vec<(Lane, Frame<ToStore>)> {
     let (volume, range) = (ID, Range::new(0, 8));
     let since = Moment { epoch, host: HostId(host), seq: 0 };
@@ -194,7 +194,7 @@ fn nobody_speaks_for_an_epoch_of_another_key() {
     );
     let staged = Err(StageError::Read(ReadError::Fenced(1)));
     assert!(rig.has(2, |m| matches!(m, ToHost::Staged { result, .. } if *result == staged)));
-    // Each thing is told of once, whatever is sent.
+    // The engine reports each once, however many come.
     for (lane, frame) in forged(1, 1) {
         rig.send(2, lane, frame);
     }
@@ -214,8 +214,8 @@ fn nobody_speaks_for_an_epoch_of_another_key() {
     assert_eq!(rig.read(&mut objects, Range::new(0, 1)), Ok(vec![1]));
 }
 
-/// A second credential resumed the epoch, committed a block and settled the announcement: a fresh host was
-/// not asked about the loss.
+/// A second credential once resumed the epoch, committed a block and settled the announcement. Then
+/// the store did not ask a new host about the loss.
 #[test]
 fn a_loss_is_asked_about_whatever_another_key_has_said() {
     let (mut objects, mut rig) = victim(&Config::default());
@@ -245,10 +245,10 @@ fn a_loss_is_asked_about_whatever_another_key_has_said() {
         let refused = ask(&mut rig, &mut objects, 2, 2, None, take_over);
         assert_eq!(refused, Err(AttachError::LossPending { host: HostId(1), bytes: 8 * 512 }));
     }
-    // A host that was brought the journal replays it, when an operator says so.
+    // A host with the journal of another one replays it, if an operator orders that.
     assert_eq!(ask(&mut rig, &mut objects, 2, 2, Some((1, 2)), true).unwrap().committed, 1);
     close(&mut rig, 2);
-    // What it says it had is not what the first one knows to be delivered.
+    // Its claim about its journal differs from the delivered writes that the first host knows.
     meet(&mut rig, 3, VICTIM, "");
     let carried = AttachError::Carried { epoch: 2, key: OTHER };
     assert_eq!(ask(&mut rig, &mut objects, 3, 1, Some((1, 2)), false), Err(carried));
@@ -285,7 +285,7 @@ fn within_the_process_there_is_no_key() {
     assert_eq!(rig.resume(&mut objects, 3, 1, 1).unwrap().epoch, 1);
 }
 
-/// An epoch that another store began is known by its key once the log has been read on.
+/// The engine knows the key of another store's epoch once it has read the log on.
 #[test]
 fn an_epoch_of_another_store_belongs_to_its_key() {
     let mut objects = Objects::default();
@@ -343,7 +343,8 @@ fn a_volume_is_left_to_another_store_for_its_host_only() {
     rig.settle(&mut objects);
 }
 
-/// A host that may be on its way back counts as connected for whoever would give up its writes, too.
+/// A host that may be on its way back counts as connected for whoever would give up its writes,
+/// too.
 #[test]
 fn losses_are_given_up_of_hosts_that_are_gone_for_good() {
     let config = Config { holder_grace: Duration::from_secs(5), ..Config::default() };
@@ -366,7 +367,7 @@ fn losses_are_given_up_of_hosts_that_are_gone_for_good() {
     assert_eq!(operate(&mut rig, &mut objects, accept()), in_use);
     rig.now = rig.now.after(Duration::from_secs(5));
     assert_eq!(operate(&mut rig, &mut objects, accept()), Ok(()));
-    // One that has detached is waited for by nobody.
+    // The engine does not wait for a host that has detached.
     meet(&mut rig, 3, VICTIM, "");
     assert_eq!(ask(&mut rig, &mut objects, 3, 1, None, false).unwrap().epoch, 5);
     rig.send(3, Lane::Control, ToStore::Detach { request: 4, volume: ID, epoch: 5 });

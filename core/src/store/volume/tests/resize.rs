@@ -1,4 +1,4 @@
-//! A volume grows, or its end is cut off: who is told what, and what survives.
+//! A volume grows or shrinks: the messages about it, and the data that survives.
 
 use super::*;
 use crate::wire::link::{Changes, Moment, SnapshotOperation, VolumeError, VolumeInfo};
@@ -147,7 +147,7 @@ fn a_size_that_was_not_noted_when_the_store_died_is_noted_later() {
     rig.settle(&mut objects);
     assert_eq!(answer(&mut rig).unwrap().unwrap().sectors, 96);
     assert_eq!(catalog::decode_size(&spec(), &key, &objects.0[&key]), Ok(96));
-    // No root hides a size that is not noted.
+    // No root hides a size without a note.
     objects.0.remove(&key);
     let mut rig = opened(&mut objects, 3);
     assert!(objects.0.contains_key(&key));
@@ -273,7 +273,7 @@ fn what_was_cut_off_is_gone_when_the_volume_grows_again() {
         rig.read_all(&mut objects).unwrap(),
         content_of(22, &[data(0, 8, 1), data(20, 2, 2)])
     );
-    // Whoever was there before has to attach anew, and a cache is of no use.
+    // A former host has to attach anew, and its cache is invalid.
     let fenced = rig.resume(&mut objects, 1, 1, 1);
     assert!(matches!(fenced, Err(AttachError::Fenced { epoch: 2, .. })), "{fenced:?}");
     assert_eq!(resize(&mut rig, &mut objects, 64), Ok(64));
@@ -305,7 +305,7 @@ fn what_was_cut_off_is_gone_when_the_volume_grows_again() {
         assert!(rig.volume.is_idle());
         objects.check_newest_root();
     }
-    // Smaller than it was created with, also where only a root says so.
+    // Smaller than at its creation, also where only a root says so.
     let mut rig = Rig::open(5, &tiny());
     rig.settle(&mut objects);
     detach(&mut rig, &mut objects, 3);

@@ -1,16 +1,17 @@
-//! Two hosts and two stores over one object store, with everything going wrong in any order.
+//! Two hosts and two stores over one object store, with all failures in any order.
 //!
 //! Invariants, after every step:
-//! - the log only grows, and every segment in it verifies;
-//! - what a host is told to be committed is in the log, and is what that host wrote: of rivals, never
-//!   both commit;
-//! - what a host is told at resume is never less than it was told before;
-//! - what the newest root names is there, whoever flushes, merges and deletes meanwhile;
-//! - a size that was acknowledged is in the log and noted beside it, whoever asks later is told at
-//!   least that, and no write within the size that its host was told is refused for it.
+//! - The log only grows, and every segment in it is valid.
+//! - The log has every write that a host hears to be committed, and it is that host's write. Rivals
+//!   never both commit.
+//! - The committed number in a resume is never less than an earlier answer.
+//! - All objects that the newest root names exist, whichever store flushes, merges and deletes
+//!   meanwhile.
+//! - An acknowledged size is in the log and has a note. Later answers are at least that size. The
+//!   store refuses no write within the size that its host knows.
 //!
-//! At the end, and at checks on the way: each store reads what the log says up to its last commit,
-//! and a store opened anew holds the same state as the log replayed from the beginning.
+//! At checks and at the end, each store reads the content of the log up to its last commit. A newly
+//! opened store has the same state as a replay of the log from the beginning.
 
 use super::*;
 use crate::wire::link::VolumeError;
@@ -73,14 +74,14 @@ struct Host {
     store: usize,
     session: u64,
     attached: bool,
-    /// It has told what its journal holds, and writes nothing until it is answered.
+    /// It has told the content of its journal, and writes nothing before it has the answer.
     attaching: bool,
     fenced: bool,
     committed: u64,
     shipped: u64,
-    /// The size that it was told.
+    /// The size that the host knows.
     sectors: u64,
-    /// The size that had been acknowledged when it asked.
+    /// The acknowledged size at the time of its request.
     due_sectors: u64,
 }
 
@@ -93,7 +94,7 @@ struct World {
     hosts: [Host; 2],
     log: Vec<Write>,
     counter: u64,
-    /// The largest size that anybody was told a resize has led to.
+    /// The largest size in any answer to a resize.
     resized: u64,
     /// That at the time when a session asked for a resize.
     asked: BTreeMap<u64, u64>,
@@ -308,7 +309,8 @@ impl World {
                         result: Err(AttachError::Diverged { from, to, .. }),
                         ..
                     } => {
-                        // Its writes were left behind: they are not in the log, or not as its own.
+                        // A later epoch left its writes behind: the log lacks them, or has them as
+                        // another host's.
                         assert!(from <= to && from > host.committed);
                         *host = Host::default();
                     }
@@ -376,7 +378,7 @@ impl World {
     }
 }
 
-/// The size that the log says, and the size that is noted beside it.
+/// The size in the log, and the size in the note beside it.
 fn noted(objects: &Objects) -> (u64, u64) {
     let (mut logged, mut noted) = (SECTORS, SECTORS);
     for (key, object) in &objects.0 {

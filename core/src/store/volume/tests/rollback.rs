@@ -14,7 +14,7 @@ fn roll_back(
     ask(rig, objects, SnapshotOperation::Rollback { snapshot })
 }
 
-/// What the volume holds, by this engine, one that is opened now, and a check of the log.
+/// The content of the volume, by this engine, by a new one, and by a check of the log.
 fn holds(rig: &mut Rig, objects: &mut Objects, expected: &[u16]) {
     assert_eq!(read_as(rig, objects, ID).unwrap(), expected);
     let mut again = Rig::open(0x777, &tiny());
@@ -62,7 +62,7 @@ fn back_and_forth() {
         assert!(state.clean && state.announced.is_empty());
         holds(&mut rig, &mut objects, &contents[n]);
     }
-    // A journal with a write that was not delivered has been left behind.
+    // The rollback left a journal with an undelivered write behind.
     let refused = rig.attach(&mut objects, 2, 1, Some((1, seq + 1)));
     let (from, to) = (seq + 1, seq + 1);
     assert_eq!(refused, Err(AttachError::Diverged { epoch: 1, from, to }));

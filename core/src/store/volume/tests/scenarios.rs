@@ -258,7 +258,7 @@ fn what_was_announced_is_remembered_across_an_attach_with_the_journal() {
 #[test]
 fn batches_behind_an_attach_are_not_lost_silently() {
     let (mut objects, mut rig) = attached();
-    // A segment is being put; another host asks; more of the first host's writes arrive.
+    // A put of a segment is in progress; another host asks; more of the first host's writes arrive.
     rig.send(1, Lane::Drain, batch(1, 1, &[data(0, 8, 1)]));
     let host = HostId(2);
     let ask =
@@ -378,7 +378,7 @@ fn resuming_at_a_store_that_slept_tells_what_the_other_committed() {
     assert!(!first.fenced(1) && first.refused(1));
 }
 
-/// The look at the log that was taken for a host that has left is too old for the next one.
+/// A read of the log's end for a host that has left is too old for the next one.
 #[test]
 fn a_look_at_the_log_serves_only_the_request_it_was_taken_for() {
     let (mut objects, mut first) = attached();
@@ -452,7 +452,7 @@ fn a_full_queue_wants_no_input() {
     assert_eq!(rig.volume.state().number, 3);
 }
 
-/// Host 1 in session 1, with more reads asked for than are begun at a time.
+/// Host 1 in session 1, with more reads than the engine begins at a time.
 fn reading() -> (Objects, Rig, usize) {
     let mut objects = Objects::default();
     let config = Config { read_operations_max: 4, ..Config::default() };
@@ -474,7 +474,7 @@ fn answered_reads(rig: &Rig) -> usize {
     rig.inbox.iter().filter(data).count()
 }
 
-/// The host that is fenced may not know it yet: it must not be shown what the next one wrote.
+/// The fenced host may not know it yet: it must not see the next host's data.
 #[test]
 fn reads_that_wait_when_their_epoch_ends_are_not_answered_from_the_next() {
     let (mut objects, mut rig, _) = reading();

@@ -128,7 +128,7 @@ fn asking_again_is_asking_for_the_same() {
     assert!(listed(&mut rig, &mut objects, segment).is_empty());
     assert_eq!(ask(&mut rig, &mut objects, delete("a")).unwrap(), SnapshotReply::Done);
     assert!(listed(&mut rig, &mut objects, 0).is_empty());
-    // What the segment says, byte by byte.
+    // The content of the segment, byte by byte.
     let object = &objects.0[&catalog::segment_key(ID, segment)];
     let note = [&segment.to_le_bytes()[..], &7u128.to_le_bytes(), &9u64.to_le_bytes(), b"\x01a"];
     let footer = &object[segment::HEADER_BYTES..object.len() - segment::TRAILER_BYTES];
@@ -250,7 +250,7 @@ fn clones_of_clones_go_their_own_ways() {
         let mut rig = rig_of(Volume::open(Time(0), spec.clone(), id.0, tiny()));
         let mut mine = contents[from].clone();
         if generation == 1 {
-            // What the parent had written before the snapshot.
+            // The parent's writes before the snapshot.
             mine.truncate(12);
         }
         assert_eq!(read_as(&mut rig, &mut objects, id).unwrap(), content(&mine));
@@ -268,7 +268,7 @@ fn clones_of_clones_go_their_own_ways() {
         let mut again = rig_of(Volume::open(Time(0), spec.clone(), 0x999, tiny()));
         assert_eq!(read_as(&mut again, &mut objects, id).unwrap(), content(&mine));
         ask(&mut rig, &mut objects, create("a", 0x200 + generation)).unwrap();
-        // The one it was made of goes on, and its snapshot is deleted.
+        // The parent continues, and loses its snapshot.
         let volume = rigs[from].volume.id();
         let (epoch, committed) = {
             let state = rigs[from].volume.state();
@@ -341,7 +341,7 @@ fn many_snapshots(count: u64) {
         "{count} snapshots: root {root_bytes} B, {} B each for its own, opened with {operations} operations",
         pins_bytes / pins
     );
-    // All but one go; what is left is what that one and the volume need.
+    // All but one go; the objects of that one and of the volume remain.
     for n in 1..count {
         ask(&mut rig, &mut objects, delete(&format!("hourly-{n:06}"))).unwrap();
     }

@@ -5,7 +5,8 @@ use super::*;
 use crate::block::STAGED_BIT;
 use crate::wire::link::{Moment, StageError, VolumeError};
 
-/// The numbers of requests that were answered, with whether that will do: it is a result, or says to come again.
+/// The numbers of answered requests, with whether the answer is valid: a result, or the order to
+/// come again.
 fn answered(rig: &mut Rig) -> Vec<(u64, bool)> {
     let mut all: Vec<_> = std::mem::take(&mut rig.inbox)
         .into_iter()
@@ -64,13 +65,13 @@ fn who_waits_for_it_is_told_to_come_again() {
     let (mut objects, mut rig) = attached();
     commit(&mut rig, &mut objects, 1, 1, &[data(0, 8, 7)]);
     rig.inbox.clear();
-    // A staging whose data has been read and is being put.
+    // A staging whose put is in progress, after its read.
     ask(&mut rig, 10);
     while !rig.pending.iter().any(|(_, operation)| operation.key().contains("/staged/")) {
         rig.execute(&mut objects, 0, Fate::Good);
     }
     rig.inbox.clear();
-    // What waits by then waits for good.
+    // The requests that still wait will wait for good.
     rig.volume.handle_taken(rig.now);
     rig.collect();
     assert!(rig.refused(1), "its host learns of it without asking");
