@@ -29,7 +29,7 @@ use longhaul_base::random;
 use longhaul_core::block::Epoch;
 use longhaul_core::pack::{DataKey, Keys};
 use longhaul_core::record::packed::SALT_BYTES;
-use longhaul_core::wire::link::{PACKED_VERSION, VolumeError, VolumeInfo};
+use longhaul_core::wire::link::{VolumeError, VolumeInfo};
 use longhaul_link::Requests;
 use slots::{MAX_SLOTS, hex};
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ pub async fn of_volume(
 /// Gives a new volume its first data key, with a slot for each of `openers`.
 ///
 /// # Errors
-/// If the store is too old or fails, or a host has attached the volume meanwhile.
+/// If the store fails, or the volume has been attached meanwhile.
 pub async fn encrypt(requests: &Requests, info: &VolumeInfo, openers: &[Opener]) -> Result<()> {
     let keys = BTreeMap::from([(1, DataKey::new(random::secret()?))]);
     let secret = Secret::draw()?;
@@ -398,9 +398,6 @@ async fn set(
     epoch: Epoch,
     (old, list): (&[u8], &KeyList),
 ) -> Result<()> {
-    if requests.version() < PACKED_VERSION {
-        bail!("the store is too old for encrypted volumes: upgrade it");
-    }
     let value = (Some(old), list.encode()?);
     let set = attributes::set(requests, info, epoch, ATTRIBUTE, value).await;
     set.context("cannot store the volume's keys")

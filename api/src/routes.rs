@@ -17,9 +17,9 @@ use axum::{Json, Router};
 use longhaul_base::random;
 use longhaul_core::block::{SECTOR_BYTES, VolumeId};
 use longhaul_core::wire::link::{
-    ReplicaOperation, SNAPSHOT_VERSION, SnapshotOperation, SnapshotReply, StoreId, StoreOperation,
-    StoreReply, TRASH_VERSION, TenantOperation, TenantReply, TrashOperation, VolumeError,
-    VolumeInfo, VolumeOperation, VolumeReply,
+    ReplicaOperation, SnapshotOperation, SnapshotReply, StoreId, StoreOperation, StoreReply,
+    TenantOperation, TenantReply, TrashOperation, VolumeError, VolumeInfo, VolumeOperation,
+    VolumeReply,
 };
 use serde::Deserialize;
 use utoipa::{IntoParams, OpenApi};
@@ -129,11 +129,6 @@ fn sectors(bytes: u64) -> Result<u64, Failure> {
     Ok(bytes / SECTOR_BYTES)
 }
 
-/// The failure for a store, reached over a link, that is too old.
-fn too_old(what: &str) -> Failure {
-    anyhow::anyhow!("the store is too old to {what}: upgrade it").into()
-}
-
 async fn about(session: &Session, operation: VolumeOperation) -> Result<VolumeInfo, Failure> {
     match session.volume(operation).await? {
         VolumeReply::Volume(info) => Ok(info),
@@ -213,9 +208,6 @@ async fn change_volume(
 ) -> Answer<Volume> {
     let sectors = sectors(change.size_bytes)?;
     let smaller = change.force && queries::info(&session, &name).await?.sectors > sectors;
-    if smaller && session.version() < SNAPSHOT_VERSION {
-        return Err(too_old("make volumes smaller"));
-    }
     let operation = match smaller {
         true => VolumeOperation::Shrink { name, sectors },
         false => VolumeOperation::Resize { name, sectors },
@@ -244,9 +236,7 @@ async fn delete_volume(
     Path(name): Path<String>,
     Query(Deletion { now }): Query<Deletion>,
 ) -> Result<StatusCode, Failure> {
-    // Before there was anything to keep, everything went at once.
-    let now = now && session.version() >= TRASH_VERSION;
-    // An existing volume goes by name, a deleted one by identity.
+    // What is there is asked for by name, what is deleted by identity.
     let shown = if now { Some(queries::info(&session, &name).await?.id) } else { None };
     session.volume(VolumeOperation::Delete { name }).await?;
     if let Some(volume) = shown {

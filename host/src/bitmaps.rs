@@ -5,8 +5,8 @@ use super::uplink::Router;
 use super::volume::snapshot_of;
 use longhaul_core::block::{BlockError, BlockState, Range, StatusRun};
 use longhaul_core::wire::link::{
-    SNAPSHOT_VERSION, SnapshotInfo, SnapshotKey, SnapshotOperation, SnapshotReply, ToHost, ToStore,
-    VolumeError, VolumeOperation, VolumeReply,
+    SnapshotInfo, SnapshotKey, SnapshotOperation, SnapshotReply, ToHost, ToStore, VolumeError,
+    VolumeOperation, VolumeReply,
 };
 use std::rc::Rc;
 use std::time::Duration;
@@ -89,15 +89,12 @@ impl Bitmaps {
     }
 }
 
-/// `None` if the link was lost, or the store knows no snapshots.
+/// Nothing if the link was lost.
 async fn ask(
     router: &Router,
     volume: &str,
     operation: SnapshotOperation,
 ) -> Option<Result<VolumeReply, VolumeError>> {
-    if router.version() < SNAPSHOT_VERSION {
-        return None;
-    }
     let name = volume.to_owned();
     let operation = VolumeOperation::Snapshot { name, operation };
     match router.call(|request| ToStore::Volume { request, operation }).await.ok()? {

@@ -9,7 +9,7 @@ use super::report::{self, VolumeReport};
 use super::settings::{Limits, VolumeSettings};
 use super::state::{JournalShape, StateDir};
 use super::uplink::Router;
-use super::volume::{Clock, Requester, Uplink as _, Volume};
+use super::volume::{Clock, Requester, Volume};
 use bytes::Bytes;
 use clap::Parser as _;
 use longhaul::args::{Cli, Command};
@@ -20,10 +20,6 @@ use longhaul_core::front::iscsi::{Access, OpenError};
 use longhaul_core::front::nbd::LookupErrorKind;
 use longhaul_core::host::{Durability, OnJournalFailure};
 use longhaul_core::pack::Compression;
-use longhaul_core::wire::link::{
-    BEHIND_VERSION, CHANGED_VERSION, COPY_VERSION, Changes, HostId, Lane, Moment, ReadError,
-    StageError, ToHost, ToStore,
-};
 use longhaul_link::credential::Credential;
 use longhaul_link::relay::{Relay, Shape};
 use longhaul_link::{Client, Transport};
@@ -505,54 +501,6 @@ fn volumes_are_copied_at_the_store() {
         let registry = host(&data, &state);
         let (_, w) = registry.clone().open("w".into(), true).await.unwrap();
         assert_eq!(read(&w, Range::new(101, 24)).await, copy);
-    });
-}
-
-#[test]
-fn a_store_that_is_too_old_is_not_asked_for_copies() {
-    let dir = tempfile::tempdir().unwrap();
-    process(async {
-        let _store = store(dir.path()).await;
-        let credential = Credential::load(&credential(dir.path())).unwrap();
-        let (client, _events) = Client::start(credential, None, Transport::Auto).unwrap();
-        let router = Router::new(client);
-        let (request, volume) = (3, VolumeId(1));
-        let send = || {
-            let stage = ToStore::Stage {
-                request,
-                volume,
-                epoch: 1,
-                range: Range::new(0, 8),
-                into: volume,
-                lba: 8,
-                object: STAGED_BIT,
-            };
-            router.send(Lane::ReadAhead, stage.into()).map(|frame| frame.message)
-        };
-        assert_eq!(send(), None, "there is no store: it is asked when there is one");
-        for version in [COPY_VERSION - 1, COPY_VERSION] {
-            router.set_version(version);
-            router.set_up(true);
-            let result = Err(StageError::Unsupported);
-            let expected = ToHost::Staged { request, volume, result };
-            assert_eq!(send(), Some(expected).filter(|_| version < COPY_VERSION));
-        }
-        let since = Moment { epoch: 1, host: HostId(1), seq: 1 };
-        for version in [CHANGED_VERSION - 1, CHANGED_VERSION] {
-            router.set_version(version);
-            let changed = ToStore::Changed { request, volume, epoch: 1, since };
-            let answer = router.send(Lane::Control, changed.into()).map(|frame| frame.message);
-            let unknown = ToHost::Changed { request, volume, result: Ok(Changes::Unknown) };
-            assert_eq!(answer, Some(unknown).filter(|_| version < CHANGED_VERSION));
-        }
-        for version in [BEHIND_VERSION - 1, BEHIND_VERSION] {
-            router.set_version(version);
-            let range = Range::new(0, 8);
-            let read = ToStore::ReadBehind { request, volume, epoch: 1, committed: 1, range };
-            let answer = router.send(Lane::Read, read.into()).map(|frame| frame.message);
-            let refused = ToHost::Data { request, volume, result: Err(ReadError::NotAttached) };
-            assert_eq!(answer, Some(refused).filter(|_| version < BEHIND_VERSION));
-        }
     });
 }
 

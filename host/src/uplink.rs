@@ -8,7 +8,7 @@
 use super::volume::Uplink;
 use longhaul_core::block::{Epoch, VolumeId};
 use longhaul_core::wire::link::{
-    Changes, Frame, Lane, Moment, ReadError, RequestId, StageError, ToHost, ToStore,
+    Changes, Frame, Lane, Moment, ReadError, RequestId, ToHost, ToStore,
 };
 use longhaul_link::{Client, LinkStatus};
 use std::cell::{Cell, RefCell};
@@ -37,8 +37,6 @@ pub struct Router {
     up: Cell<bool>,
     /// It is not up yet, but takes reads that follow a Resume.
     early: Cell<bool>,
-    /// Version of the protocol; counts while the link is up.
-    version: Cell<u16>,
     /// Grows whenever the link goes up or down.
     generation: Cell<u64>,
     next: Cell<RequestId>,
@@ -54,23 +52,12 @@ impl Router {
             client,
             up: Cell::new(false),
             early: Cell::new(false),
-            version: Cell::new(0),
             generation: Cell::new(0),
             next: Cell::new(1),
             askers: RefCell::default(),
             buffered: RefCell::default(),
             urgent: RefCell::default(),
         }
-    }
-
-    /// Version of the protocol while the store is connected.
-    pub fn version(&self) -> u16 {
-        self.version.get()
-    }
-
-    /// The store that is about to be up speaks this version.
-    pub fn set_version(&self, version: u16) {
-        self.version.set(version);
     }
 
     /// Whether the store is connected.
@@ -229,26 +216,6 @@ impl Uplink for Router {
     fn send(&self, lane: Lane, mut frame: Frame<ToStore>) -> Option<Frame<ToHost>> {
         // The client drops it too. Here a caller would wait for it in vain.
         if self.up.get() || self.early.get() {
-            // A store that is too old would take the connection for broken.
-            if !frame.message.is_of_version(self.version.get()) {
-                match frame.message {
-                    ToStore::Stage { request, volume, .. } => {
-                        let result = Err(StageError::Unsupported);
-                        return Some(ToHost::Staged { request, volume, result }.into());
-                    }
-                    ToStore::Changed { request, volume, .. } => {
-                        tracing::info!("the store is too old to list the writes for a cache");
-                        let result = Ok(Changes::Unknown);
-                        return Some(ToHost::Changed { request, volume, result }.into());
-                    }
-                    // Asked again once it has resumed.
-                    ToStore::ReadBehind { request, volume, .. } => {
-                        let result = Err(ReadError::NotAttached);
-                        return Some(ToHost::Data { request, volume, result }.into());
-                    }
-                    _ => {}
-                }
-            }
             if let ToStore::Resume { request, volume, .. }
             | ToStore::Detach { request, volume, .. } = &mut frame.message
             {

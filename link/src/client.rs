@@ -4,7 +4,7 @@
 //! sends again after [`LinkEvent::Up`] what still matters.
 
 use super::Transport;
-use super::connect::{self, Greeting, Known, Opening, Senders};
+use super::connect::{self, Known, Opening, Senders};
 use super::dial::Dialer;
 use super::elsewhere::{self, Elsewhere, Found};
 use super::error::LinkError;
@@ -13,7 +13,7 @@ use super::transport::{Connection, PathStatus, Statistics};
 use crate::credential::Credential;
 use anyhow::{Context as _, Result};
 use longhaul_core::link::AskCounters;
-use longhaul_core::wire::link::{BEHIND_VERSION, FLEET_VERSION, Frame, Lane, ToHost, ToStore};
+use longhaul_core::wire::link::{Frame, Lane, ToHost, ToStore};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,10 +45,7 @@ pub enum LinkEvent {
     /// A store that was connected before is tried again, and what is sent now of
     /// [`ToStore::ReadBehind`] goes to it without waiting for an answer. All else waits for
     /// [`LinkEvent::Up`]; or all is dropped, with [`LinkEvent::Unreachable`].
-    Early {
-        /// Version of the protocol that was spoken.
-        version: u16,
-    },
+    Early,
     /// An attempt to connect came to nothing, [`Client::status`] says why; another one follows.
     Unreachable,
     /// The connection is over; another one is being tried. Nothing is said of one that [`Client::close`] has ended.
@@ -178,17 +175,13 @@ impl State {
     /// A store has said which stores there are; returns whether that is new.
     fn learn(&mut self, said: &[String], all: bool) -> bool {
         let mut stores = said.to_vec();
-        // An older store names only itself.
+        // One that is to be left names only those to go to.
         stores.extend(if all { self.given.clone() } else { self.stores.clone() });
         let mut seen = BTreeSet::new();
         stores.retain(|store| seen.insert(store.clone()));
         let new = seen != self.stores.iter().cloned().collect();
         self.stores = stores;
         new
-    }
-
-    fn learn_from(&mut self, greeting: &Greeting) -> bool {
-        self.learn(&greeting.stores, greeting.version >= FLEET_VERSION)
     }
 }
 
@@ -325,15 +318,13 @@ async fn run(
     let mut next = None;
     while !*closing.borrow() {
         let stores = lock(&inner.state).stores.clone();
-        let may_be_early = |known: &&Known| {
-            known.greeting.version >= BEHIND_VERSION && dialer.may_be_early(known.socket)
-        };
+        let may_be_early = |known: &&Known| dialer.may_be_early(known.socket);
         let early = known.as_ref().filter(may_be_early).filter(|_| next.is_none() && !others);
         let opening = Opening::new(early.is_some());
         let is_early = opening.early;
-        if let Some(Known { greeting, .. }) = early {
+        if is_early {
             *lock(&inner.senders) = Some(opening.senders.clone());
-            if events.send(LinkEvent::Early { version: greeting.version }).is_err() {
+            if events.send(LinkEvent::Early).is_err() {
                 break;
             }
         }
@@ -446,7 +437,7 @@ async fn session(
         state.connections += 1;
         state.peer = Some(peer.clone());
         if !fixed && let Some(greeting) = greeting.get() {
-            learned = state.learn_from(greeting).then(|| state.stores.clone());
+            learned = state.learn(&greeting.stores, true).then(|| state.stores.clone());
         }
         // The one that answered is the first to be tried next time.
         if let Some(at) = state.stores.iter().position(|store| *store == peer) {
@@ -541,7 +532,7 @@ async fn session(
             && next.is_none()
             && !heard.load(Ordering::Relaxed)
             && let Some(greeting) = greeting.get()
-            && state.learn_from(greeting)
+            && state.learn(&greeting.stores, true)
         {
             open &= events.send(LinkEvent::Stores(state.stores.clone())).is_ok();
         }

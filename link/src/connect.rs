@@ -11,9 +11,7 @@ use super::timeouts::SETUP_TIMEOUT;
 use super::transport::{Connection, Lanes};
 use longhaul_base::text::bounded;
 use longhaul_core::link::AskCounters;
-use longhaul_core::wire::link::{
-    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore,
-};
+use longhaul_core::wire::link::{Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -278,7 +276,7 @@ pub(super) async fn pump(
     let mut writers = JoinSet::new();
     let mut control = Some(moving.control);
     let mut queues = moving.queues;
-    if moving.version >= DATAGRAM_VERSION && connection.datagram_bytes().is_some() {
+    if connection.datagram_bytes().is_some() {
         let (rest, streamed) = unbounded_channel();
         let queue = std::mem::replace(&mut queues[Lane::Read as usize], streamed);
         let deliver = deliver.clone();

@@ -21,7 +21,7 @@ use longhaul_base::limits::{self, Place, Places, Who};
 use longhaul_base::text::bounded;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::{
-    DATAGRAM_VERSION, Frame, Lane, MAX_VERSION, MIN_VERSION, Principal, ReadError, ToHost, ToStore,
+    Frame, Lane, MAX_VERSION, MIN_VERSION, Principal, ToHost, ToStore,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -154,8 +154,7 @@ struct Session {
     unanswered: [Arc<Semaphore>; Lane::ALL.len()],
     /// A commit was sent, which a flush may wait for.
     committed: Arc<Notify>,
-    /// If the host may ask in datagrams.
-    lone: Option<Arc<lone::Replies>>,
+    lone: Arc<lone::Replies>,
 }
 
 /// Lanes whose frames are requests with one reply each, in the same lane.
@@ -203,8 +202,8 @@ impl Shared {
 
     fn remove(&self, id: u64) {
         let mut sessions = self.sessions();
-        if let Some(lone) = sessions.remove(&id).and_then(|session| session.lone) {
-            self.past_lone().add(&lone.counters());
+        if let Some(session) = sessions.remove(&id) {
+            self.past_lone().add(&session.lone.counters());
         }
     }
 }
@@ -284,19 +283,13 @@ impl Listener {
         self.events.try_recv().ok()
     }
 
-    /// Queues a frame for a session; drops it if the session is over, or of a version that does not
-    /// know it. A read that it cannot be told the answer of has failed.
-    pub fn send(&self, session: u64, lane: Lane, mut frame: Frame<ToHost>) {
+    /// Queues a frame for a session; drops it if the session is over.
+    pub fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
         let sessions = self.shared.sessions();
         let Some(session) = sessions.get(&session) else { return };
         let answer = session.answers.end(lane, &frame.message);
-        if !frame.message.is_of_version(session.version) {
-            let ToHost::Data { request, volume, result: Ok(_) } = frame.message else { return };
-            let result = Err(ReadError::Invalid);
-            frame = ToHost::Data { request, volume, result }.into();
-        }
-        let frame = match &session.lone {
-            Some(lone) if lane == Lane::Read => match lone.send(&*session.connection, frame) {
+        let frame = match lane {
+            Lane::Read => match session.lone.send(&*session.connection, frame) {
                 Some(frame) => frame,
                 None => return,
             },
@@ -338,7 +331,7 @@ impl Listener {
         self.send(session, Lane::Control, message.clone().into());
     }
 
-    /// Tells all hosts something, as far as they are of a version that knows it. Other stores are no hosts.
+    /// Tells all hosts something. Other stores are no hosts.
     pub fn tell_hosts(&self, message: &ToHost) {
         let sessions = self.shared.sessions();
         let hosts = sessions.iter().filter(|(_, session)| !session.principal.store);
@@ -392,8 +385,8 @@ impl Listener {
         // Held throughout: a session that ends meanwhile counts once.
         let sessions = self.shared.sessions();
         let mut all = *self.shared.past_lone();
-        for lone in sessions.values().filter_map(|session| session.lone.as_ref()) {
-            all.add(&lone.counters());
+        for session in sessions.values() {
+            all.add(&session.lone.counters());
         }
         all
     }
@@ -664,28 +657,27 @@ async fn serve(
             });
         }
     }
-    let lone = (version >= DATAGRAM_VERSION).then(Arc::<lone::Replies>::default);
-    if let Some(lone) = lone.clone() {
-        let (connection, events) = (connection.clone(), shared.events.clone());
-        let (answers, turns) = (answers.clone(), turns.clone());
-        tasks.spawn(async move {
-            let mut proven = false;
-            loop {
-                let Some(frame) = lone.receive(&*connection).await? else { continue };
-                if !proven && !may_be_early(&frame.message) {
-                    connection.proven().await?;
-                    proven = true;
-                }
-                answers.begin(Lane::Read, &frame.message).await;
-                let frame = answers.count(frame).await;
-                let _turn = turns.acquire().await.ok();
-                let event = ListenerEvent::Frame { session: id, lane: Lane::Read, frame };
-                if events.send(event).await.is_err() {
-                    return Ok(());
-                }
+    let lone = Arc::<lone::Replies>::default();
+    let asked = lone.clone();
+    let (over, events) = (connection.clone(), shared.events.clone());
+    let (answered, turns) = (answers.clone(), turns.clone());
+    tasks.spawn(async move {
+        let mut proven = false;
+        loop {
+            let Some(frame) = asked.receive(&*over).await? else { continue };
+            if !proven && !may_be_early(&frame.message) {
+                over.proven().await?;
+                proven = true;
             }
-        });
-    }
+            answered.begin(Lane::Read, &frame.message).await;
+            let frame = answered.count(frame).await;
+            let _turn = turns.acquire().await.ok();
+            let event = ListenerEvent::Frame { session: id, lane: Lane::Read, frame };
+            if events.send(event).await.is_err() {
+                return Ok(());
+            }
+        }
+    });
     let committed = Arc::new(Notify::new());
     let session = Session {
         committed: committed.clone(),

@@ -30,7 +30,7 @@ use longhaul_base::limits::{
     Stranger, Strangers,
 };
 use longhaul_core::wire::link::{Lane, Principal};
-use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
 use rustls_pki_types::CertificateDer;
 use socket2::Socket;
@@ -41,9 +41,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Generations of the protocol, the newest first: application protocols in the TLS handshake. A new
-/// one is for what has to be known before the first stream is opened. 2: lanes over several streams.
-pub const GENERATIONS: [&[u8]; 2] = [STRIPED, b"longhaul/1"];
-const STRIPED: &[u8] = b"longhaul/2";
+/// one is for what has to be known before the first stream is opened.
+pub const GENERATIONS: [&[u8]; 1] = [b"longhaul/1"];
 
 /// Receive window of a stream, in bytes.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -363,13 +362,7 @@ impl Dialer {
                             continue;
                         }
                     };
-                    // Only sessions of this generation are usable.
-                    let quic = Quic {
-                        connection: connection.clone(),
-                        striped: true,
-                        proof: None,
-                        error: client_error,
-                    };
+                    let quic = Quic::new(connection.clone(), client_error);
                     // The store's limits are known from before: nothing is waited for.
                     let mut lanes = quic.open_lanes().await?;
                     first.begin(&mut lanes).await?;
@@ -391,21 +384,14 @@ impl Dialer {
                         return Err(client_error(&error));
                     }
                     count(if accepted { &counters.accepted } else { &counters.rejected });
-                    let connection = Quic::new(connection, client_error);
-                    if let Some(remembered) = &remembered {
-                        remembered.set_usable(connection.striped);
-                    }
-                    let (connection, lanes) = (Box::new(connection), accepted.then_some(lanes));
-                    return Ok(Connected { connection, lanes });
+                    let connection = Box::new(Quic::new(connection, client_error));
+                    return Ok(Connected { connection, lanes: accepted.then_some(lanes) });
                 }
                 // Those that are left are given up, and their peer told so.
                 Some(connected) = attempts.next() => return match connected {
                     Ok(connection) => {
-                        let connection = Quic::new(connection, client_error);
-                        if let Some(remembered) = &remembered {
-                            remembered.set_usable(connection.striped);
-                        }
-                        Ok(Connected { connection: Box::new(connection), lanes: None })
+                        let connection = Box::new(Quic::new(connection, client_error));
+                        Ok(Connected { connection, lanes: None })
                     }
                     Err(error) => Err(client_error(&error)),
                 },
@@ -592,8 +578,6 @@ impl Arriving {
 
 struct Quic {
     connection: quinn::Connection,
-    /// Lanes have several streams.
-    striped: bool,
     /// Of a connection that goes on with a session: ends with the handshake.
     proof: Option<Shared<quinn::ZeroRttAccepted>>,
     error: fn(&quinn::ConnectionError) -> LinkError,
@@ -604,11 +588,7 @@ type Opened = Vec<Option<(quinn::SendStream, quinn::RecvStream)>>;
 
 impl Quic {
     fn new(connection: quinn::Connection, error: fn(&quinn::ConnectionError) -> LinkError) -> Quic {
-        let data = connection.handshake_data().and_then(|data| data.downcast().ok());
-        let striped = data.is_some_and(|data: Box<HandshakeData>| {
-            data.protocol.is_some_and(|protocol| protocol == STRIPED)
-        });
-        Quic { connection, striped, proof: None, error }
+        Quic { connection, proof: None, error }
     }
 
     fn error(&self) -> impl Fn(quinn::ConnectionError) -> LinkError {
@@ -620,10 +600,6 @@ impl Quic {
         let identity = self.connection.peer_identity()?;
         let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         chain.into_iter().next()
-    }
-
-    fn streams(&self, lane: Lane) -> usize {
-        if self.striped { stripe::streams(lane) } else { 1 }
     }
 
     fn lanes(&self, opened: impl IntoIterator<Item = Opened>) -> Result<Lanes, LinkError> {
@@ -652,7 +628,7 @@ impl Connection for Quic {
         let mut lanes: Vec<Opened> = Vec::with_capacity(Lane::ALL.len());
         for lane in Lane::ALL {
             let mut streams = Opened::new();
-            for number in 0..self.streams(lane) {
+            for number in 0..stripe::streams(lane) {
                 let (mut send, receive) = self.connection.open_bi().await.map_err(self.error())?;
                 let _ = send.set_priority(priority(lane, false));
                 let opened = send.write_all(&opening(lane, number)).await;
@@ -666,8 +642,7 @@ impl Connection for Quic {
 
     async fn accept_lanes(&self) -> Result<Lanes, LinkError> {
         let mut lanes = Lane::ALL.map(|lane| -> Opened {
-            let streams = self.streams(lane);
-            std::iter::repeat_with(|| None).take(streams).collect()
+            std::iter::repeat_with(|| None).take(stripe::streams(lane)).collect()
         });
         for _ in 0..lanes.iter().map(Vec::len).sum() {
             let (send, mut receive) = self.connection.accept_bi().await.map_err(self.error())?;

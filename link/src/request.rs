@@ -10,9 +10,8 @@ use crate::credential::{Credential, tenant_of};
 use anyhow::{Context as _, Result, bail};
 use longhaul_core::store::tenant::within;
 use longhaul_core::wire::link::{
-    FLEET_VERSION, Frame, Lane, RESIZE_VERSION, RequestId, StoreOperation, StoreReply,
-    TENANT_VERSION, TenantOperation, TenantReply, ToHost, ToStore, VolumeError, VolumeOperation,
-    VolumeReply,
+    Frame, Lane, RequestId, StoreOperation, StoreReply, TenantOperation, TenantReply, ToHost,
+    ToStore, VolumeError, VolumeOperation, VolumeReply,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +31,6 @@ pub struct Requests {
     greeting: Arc<OnceLock<Greeting>>,
     /// Whose the credential is.
     tenant: Option<String>,
-    /// Of the protocol.
-    version: u16,
     senders: Senders,
     waiting: Arc<Waiting>,
     /// When the last reply came.
@@ -90,7 +87,7 @@ impl Requests {
     }
 
     fn new(established: connect::Established, dialer: Option<Dialer>) -> Requests {
-        let (address, version) = (established.address.clone(), established.version);
+        let address = established.address.clone();
         let greeting = established.greeting.clone();
         let (connection, senders, moving) = established.split();
         let kept = connection.clone();
@@ -135,7 +132,6 @@ impl Requests {
             address,
             greeting,
             tenant: None,
-            version,
             senders,
             waiting,
             heard,
@@ -172,11 +168,6 @@ impl Requests {
     pub fn received_bytes(&self) -> Option<u64> {
         let quic = self.connection.transport() == "quic";
         quic.then(|| self.connection.statistics().received_bytes)
-    }
-
-    /// Version of the protocol that is spoken.
-    pub fn version(&self) -> u16 {
-        self.version
     }
 
     /// Sends what has no reply of its own.
@@ -244,9 +235,6 @@ impl Requests {
         &self,
         operation: VolumeOperation,
     ) -> Result<Result<VolumeReply, VolumeError>> {
-        if matches!(operation, VolumeOperation::Resize { .. }) && self.version < RESIZE_VERSION {
-            bail!("the store at {} is too old to resize volumes: upgrade it", self.address);
-        }
         let frame =
             self.call(Lane::Control, |request| ToStore::Volume { request, operation }).await?;
         match frame.message {
@@ -260,9 +248,6 @@ impl Requests {
     /// # Errors
     /// What the store says, or that the connection ended.
     pub async fn store(&self, operation: StoreOperation) -> Result<StoreReply> {
-        if self.version < FLEET_VERSION {
-            bail!("the store at {} is too old to know of other stores: upgrade it", self.address);
-        }
         let ask = |request| ToStore::Store { request, operation };
         match self.call(Lane::Control, ask).await?.message {
             ToHost::Store { result, .. } => result.context("the store refused"),
@@ -275,9 +260,6 @@ impl Requests {
     /// # Errors
     /// What the store says, or that the connection ended.
     pub async fn tenant(&self, operation: TenantOperation) -> Result<TenantReply> {
-        if self.version < TENANT_VERSION {
-            bail!("the store at {} is too old to know tenants: upgrade it", self.address);
-        }
         let ask = |request| ToStore::Tenant { request, operation };
         match self.call(Lane::Control, ask).await?.message {
             ToHost::Tenant { result, .. } => result.context("the store refused"),

@@ -34,8 +34,6 @@ pub(super) struct Remembered(Mutex<Memory>);
 struct Memory {
     /// The connection that is begun now is to go on with a session.
     offering: bool,
-    /// The last connection was one that another can go on with.
-    usable: bool,
     /// The newest last.
     tickets: VecDeque<Tls13ClientSessionValue>,
     token: Option<Bytes>,
@@ -44,8 +42,7 @@ struct Memory {
 impl Remembered {
     /// Whether there is a session to go on with.
     pub fn has_session(&self) -> bool {
-        let memory = lock(&self.0);
-        memory.usable && !memory.tickets.is_empty()
+        !lock(&self.0).tickets.is_empty()
     }
 
     /// Lets the connection that `begin` begins go on with a session. Others do not, so that what is
@@ -55,15 +52,6 @@ impl Remembered {
         let begun = begin();
         lock(&self.0).offering = false;
         begun
-    }
-
-    /// The store is connected, and what it gives now to go on with is usable or not.
-    pub fn set_usable(&self, usable: bool) {
-        let mut memory = lock(&self.0);
-        memory.usable = usable;
-        if !usable {
-            memory.tickets.clear();
-        }
     }
 }
 
@@ -93,7 +81,7 @@ impl ClientSessionStore for Remembered {
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
         let mut memory = lock(&self.0);
-        if memory.offering && memory.usable { memory.tickets.pop_back() } else { None }
+        if memory.offering { memory.tickets.pop_back() } else { None }
     }
 }
 

@@ -17,7 +17,7 @@ use longhaul_core::wire::link::Lane;
 /// packet by packet in turn, so this times their number is what a frame's end can be behind.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Streams of a lane in generation 2 of the protocol. Bulk at 1 Gb/s over 100 ms has 12.5 MB under way,
+/// Streams of a lane. Bulk at 1 Gb/s over 100 ms has 12.5 MB under way,
 /// and an eighth of a stream's window can be read and not announced yet.
 pub(super) fn streams(lane: Lane) -> usize {
     match lane {

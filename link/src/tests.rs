@@ -12,7 +12,8 @@ use crate::relay::{Relay, Shape};
 use bytes::Bytes;
 use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::wire::link::{
-    DATAGRAM_VERSION, Frame, Lane, ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply,
+    Frame, Lane, MAX_VERSION, MIN_VERSION, ToHost, ToStore, VolumeError, VolumeOperation,
+    VolumeReply,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ struct Store {
     address: std::net::SocketAddr,
 }
 
-fn store_at(dir: tempfile::TempDir, address: &str, versions: (u16, u16)) -> Store {
-    store_of(dir, address, versions, &quic::GENERATIONS)
+fn store_at(dir: tempfile::TempDir, address: &str) -> Store {
+    store_of(dir, address, (MIN_VERSION, MAX_VERSION), &quic::GENERATIONS)
 }
 
 fn store_of(
@@ -52,7 +53,11 @@ fn store_of(
 }
 
 fn store() -> Store {
-    store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1))
+    store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0")
+}
+
+fn store_speaking(versions: (u16, u16)) -> Store {
+    store_of(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions, &quic::GENERATIONS)
 }
 
 fn credential_of(dir: &Path) -> Credential {
@@ -82,7 +87,7 @@ async fn event(events: &mut UnboundedReceiver<LinkEvent>) -> LinkEvent {
         let next = tokio::time::timeout(LIMIT, events.recv());
         match next.await.unwrap().unwrap() {
             // The address of the store is news to a credential that was written before it had one.
-            LinkEvent::Early { .. } | LinkEvent::Stores(_) => {}
+            LinkEvent::Early | LinkEvent::Stores(_) => {}
             event => return event,
         }
     }
@@ -140,9 +145,6 @@ async fn frames_travel_both_ways_and_close_delivers_what_is_queued() {
     assert!(delivered);
     assert_eq!(store.listener.statistics().len(), 0);
 }
-
-/// Lanes before they had several streams.
-const FIRST_GENERATION: [&[u8]; 1] = [b"longhaul/1"];
 
 /// Moves frames of many sizes in all lanes at once, both ways.
 async fn exchange(store: &mut Store, mut dialer: quic::Dialer) {
@@ -206,31 +208,48 @@ async fn exchange(store: &mut Store, mut dialer: quic::Dialer) {
 }
 
 #[tokio::test]
-async fn lanes_keep_order_over_several_streams_and_with_a_peer_of_the_generation_before() {
-    for (host, store) in [
-        (&quic::GENERATIONS[..], &quic::GENERATIONS[..]),
-        (&quic::GENERATIONS[..], &FIRST_GENERATION[..]),
-        (&FIRST_GENERATION[..], &quic::GENERATIONS[..]),
-    ] {
-        let mut store = store_of(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1), store);
-        let dialer = quic::Dialer::with_generations(&store.credential(), host).unwrap();
-        let exchange = exchange(&mut store, dialer);
-        tokio::time::timeout(Duration::from_secs(60), exchange).await.unwrap();
-    }
+async fn lanes_keep_order_over_several_streams() {
+    let mut store = store();
+    let dialer = quic::Dialer::new(&store.credential()).unwrap();
+    let exchange = exchange(&mut store, dialer);
+    tokio::time::timeout(Duration::from_secs(60), exchange).await.unwrap();
 }
 
 #[tokio::test]
 async fn no_generation_in_common_is_refused_clearly() {
     let other: [&[u8]; 1] = [b"longhaul/9"];
-    let store = store_of(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1), &other);
+    let versions = (MIN_VERSION, MAX_VERSION);
+    let store = store_of(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions, &other);
     let address = store.address.to_string();
     let error = Requests::connect(&store.credential(), Some(&address)).await.err().unwrap();
     assert!(format!("{error:#}").contains("of another generation"), "{error:#}");
 }
 
 #[tokio::test]
+async fn the_newest_version_in_common_is_spoken() {
+    let cases =
+        [((1, 1), (1, 2), 1), ((1, 2), (1, 2), 2), ((1, 2), (1, 1), 1), ((2, 9), (1, 4), 4)];
+    for (host, store, common) in cases {
+        let mut store = store_speaking(store);
+        let mut dialer = quic::Dialer::new(&store.credential()).unwrap();
+        let connection = dialer.connect(store.address, LIMIT).await.unwrap();
+        let [_, mut control, ..] = connection.open_lanes().await.unwrap();
+        let (min_version, max_version) = host;
+        let hello = ToStore::Hello { min_version, max_version, software: "a".into() };
+        let mut chunks = [Frame::from(hello).encode_head().unwrap()];
+        while control.send.write(&mut chunks).await.unwrap() == 0 {}
+        let mut reader = lane::FrameReader::new(control.receive);
+        let said = reader.next::<ToHost>().await.unwrap().unwrap().message;
+        let ToHost::Hello { version, .. } = said else { panic!("{said:?}") };
+        assert_eq!(version, Some(common));
+        let session = store.opened().await;
+        assert_eq!(store.listener.version(session), Some(common));
+    }
+}
+
+#[tokio::test]
 async fn no_version_in_common_is_said_at_the_host() {
-    let store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (70, 90));
+    let store = store_speaking((70, 90));
     let address = store.address.to_string();
     let error = Requests::connect(&store.credential(), Some(&address)).await.err().unwrap();
     let error = format!("{error:#}");
@@ -348,7 +367,7 @@ async fn a_restarted_store_is_found_again() {
     while !free() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let mut store = store_at(dir, &address.to_string(), (1, 1));
+    let mut store = store_at(dir, &address.to_string());
     store.opened().await;
     // It may have been tried while nobody was there.
     let mut next = event(&mut events).await;
@@ -397,49 +416,35 @@ async fn what_follows_hello_after_a_loss_takes_no_round_trip_of_its_own() {
 
 #[tokio::test]
 async fn a_store_that_is_not_what_it_was_is_asked_first() {
-    for versions in [(1, 1), (70, 90)] {
-        let newest = (1, DATAGRAM_VERSION);
-        let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", newest);
-        let (client, mut events) =
-            Client::start(store.credential(), Some(store.address.to_string()), Transport::Auto)
-                .unwrap();
-        store.opened().await;
-        let LinkEvent::Up { version, .. } = event(&mut events).await else { panic!("not up") };
-        assert_eq!(version, DATAGRAM_VERSION);
-        let Store { dir, listener, address } = store;
-        listener.shutdown().await;
-        while std::net::UdpSocket::bind(address).is_err() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        let mut store = store_at(dir, &address.to_string(), versions);
-        let reason = loop {
-            match event(&mut events).await {
-                LinkEvent::Up { version, .. } if version == versions.0 => break None,
-                LinkEvent::Unreachable => {
-                    let error = client.status().last_error.unwrap();
-                    if error.contains("upgrade") {
-                        break Some(error);
-                    }
-                }
-                // Taken for what it was once, at most, before it has said otherwise.
-                LinkEvent::Up { .. }
-                | LinkEvent::Down { .. }
-                | LinkEvent::Early { .. }
-                | LinkEvent::Stores(_) => {}
-                LinkEvent::Frame(frame) => panic!("{frame:?}"),
-            }
-        };
-        assert_eq!(reason.is_some(), versions.0 == 70, "{reason:?}");
-        if reason.is_none() {
-            client.send(Lane::Read, read(5));
-            loop {
-                if let ListenerEvent::Frame { frame, .. } = store.listener.event().await.unwrap() {
-                    break assert_eq!(frame, read(5));
-                }
-            }
-        }
-        tokio::task::spawn_blocking(move || client.close()).await.unwrap();
+    let mut store = store();
+    let (client, mut events) =
+        Client::start(store.credential(), Some(store.address.to_string()), Transport::Auto)
+            .unwrap();
+    store.opened().await;
+    let LinkEvent::Up { version, .. } = event(&mut events).await else { panic!("not up") };
+    assert_eq!(version, MAX_VERSION);
+    let Store { dir, listener, address } = store;
+    listener.shutdown().await;
+    while std::net::UdpSocket::bind(address).is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    let _store = store_of(dir, &address.to_string(), (70, 90), &quic::GENERATIONS);
+    loop {
+        match event(&mut events).await {
+            LinkEvent::Unreachable => {
+                if client.status().last_error.unwrap().contains("upgrade") {
+                    break;
+                }
+            }
+            // Taken for what it was once, at most, before it has said otherwise.
+            LinkEvent::Up { .. }
+            | LinkEvent::Down { .. }
+            | LinkEvent::Early
+            | LinkEvent::Stores(_) => {}
+            LinkEvent::Frame(frame) => panic!("{frame:?}"),
+        }
+    }
+    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
 }
 
 #[tokio::test]
@@ -465,7 +470,7 @@ async fn a_credential_that_was_withdrawn_while_the_line_was_away_gets_nothing_th
     loop {
         match event(&mut events).await {
             // The store is taken for what it was, and what follows Hello is sent, ...
-            LinkEvent::Early { .. } => {}
+            LinkEvent::Early => {}
             LinkEvent::Up { .. } => client.send(Lane::Read, read(1)),
             LinkEvent::Down { reason } => assert!(reason.contains("withdrawn"), "{reason}"),
             LinkEvent::Unreachable => {
@@ -635,7 +640,7 @@ async fn reads_without_a_reply_are_bounded_and_hold_up_no_other_lane() {
 
 #[tokio::test]
 async fn lone_reads_survive_loss_in_datagrams_and_are_answered_once() {
-    let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, DATAGRAM_VERSION));
+    let mut store = store();
     let shape = Shape { delay: Duration::from_millis(2), loss: 0.05, ..Shape::default() };
     let relay = Relay::start("127.0.0.1:0".parse().unwrap(), store.address, shape).unwrap();
     let (client, mut events) =
@@ -668,27 +673,4 @@ async fn lone_reads_survive_loss_in_datagrams_and_are_answered_once() {
     assert!(answered.requests >= 301 && answered.repeats > 5, "{answered:?}");
     assert!(answered.repeated_bytes > 0 && answered.redundant_bytes > 0, "{answered:?}");
     assert!(answered.redundant_bytes * 1000 <= answered.sent_bytes * 132, "{answered:?}");
-}
-
-#[tokio::test]
-async fn neither_side_is_told_of_resizing_by_a_newer_one() {
-    let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, 1));
-    let (client, mut events) =
-        Client::start(store.credential(), Some(store.address.to_string()), Transport::Auto)
-            .unwrap();
-    let session = store.opened().await;
-    assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
-    let resized = ToHost::Resized { volume: VolumeId(1), sectors: 8 };
-    store.listener.send(session, Lane::Control, resized.into());
-    let fenced = Frame::from(ToHost::Fenced { volume: VolumeId(1), epoch: 2 });
-    store.listener.send(session, Lane::Control, fenced.clone());
-    let LinkEvent::Frame(frame) = event(&mut events).await else { panic!("no frame") };
-    assert_eq!(frame, fenced);
-    tokio::task::spawn_blocking(move || client.close()).await.unwrap();
-    let credential = store.credential();
-    let requests = Requests::connect(&credential, Some(&store.address.to_string())).await.unwrap();
-    let operation = VolumeOperation::Resize { name: "a".into(), sectors: 8 };
-    let error = requests.volume(operation).await.unwrap_err().to_string();
-    assert!(error.contains("too old") && error.contains("upgrade"), "{error}");
-    requests.close().await;
 }

@@ -105,7 +105,7 @@ pub struct Session {
     pub store_open: bool,
     up: [Pipe; 4],
     down: [Pipe; 4],
-    /// If the peers speak datagrams.
+    /// If the session carries datagrams.
     pub lone: Option<Lone>,
     quality: Quality,
     rng: Rng,

@@ -1,10 +1,10 @@
 //! Deleted volumes that can be brought back.
 
 use super::unexpected;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
-    DeletedInfo, TRASH_VERSION, TrashOperation, TrashReply, VolumeOperation, VolumeReply,
+    DeletedInfo, TrashOperation, TrashReply, VolumeOperation, VolumeReply,
 };
 use longhaul_link::Requests;
 
@@ -13,9 +13,6 @@ use longhaul_link::Requests;
 /// # Errors
 /// If the store fails.
 pub async fn ask(requests: &Requests, operation: TrashOperation) -> Result<VolumeReply> {
-    if requests.version() < TRASH_VERSION {
-        bail!("the store is too old to keep deleted volumes: upgrade it");
-    }
     requests.volume(VolumeOperation::Trash(operation)).await
 }
 

@@ -3,9 +3,9 @@
 use super::{info, unexpected};
 use crate::attributes;
 use crate::schedule::{ATTRIBUTE, Schedule};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use longhaul_core::wire::link::{
-    SNAPSHOT_VERSION, SnapshotInfo, SnapshotOperation, SnapshotReply, VolumeOperation, VolumeReply,
+    SnapshotInfo, SnapshotOperation, SnapshotReply, VolumeOperation, VolumeReply,
 };
 use longhaul_link::Requests;
 
@@ -41,9 +41,6 @@ pub async fn ask(
     volume: &str,
     operation: SnapshotOperation,
 ) -> Result<VolumeReply> {
-    if requests.version() < SNAPSHOT_VERSION {
-        bail!("the store is too old for snapshots: upgrade it");
-    }
     let name = volume.to_owned();
     requests.volume(VolumeOperation::Snapshot { name, operation }).await
 }

@@ -2,22 +2,19 @@
 
 use super::{info, snapshots, unexpected};
 use crate::types::{SnapshotUsage, Usage};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::wire::link::{
-    MAX_MAPS_COUNTED, MapUsage, SNAPSHOT_VERSION, SnapshotInfo, SnapshotKey, SnapshotOperation,
-    SnapshotReply, VolumeInfo, VolumeOperation, VolumeReply,
+    MAX_MAPS_COUNTED, MapUsage, SnapshotInfo, SnapshotKey, SnapshotOperation, SnapshotReply,
+    VolumeInfo, VolumeOperation, VolumeReply,
 };
 use longhaul_link::Requests;
 
 /// The space of a volume and its snapshots.
 ///
 /// # Errors
-/// If the volume does not exist, it is too old, or the store fails.
+/// If there is no such volume, or the store fails.
 pub async fn of(requests: &Requests, name: &str) -> Result<Usage> {
-    if requests.version() < SNAPSHOT_VERSION {
-        bail!("the store is too old to show the space of volumes: upgrade it");
-    }
     let info = info(requests, name).await?;
     let snapshots = snapshots::listed(requests, name, true).await?;
     count(requests, &info, snapshots).await

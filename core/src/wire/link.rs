@@ -5,26 +5,8 @@
 //! batch, blocks of a read). Frames travel in order within a [`Lane`]; lanes are independent of each
 //! other. Transport security is the transport's business: it authenticates and encrypts.
 //!
-//! Protocol versions, one line each:
-//! - 1: attach, resume, detach, batch, announce, read, status, volume operations.
-//! - 2: attributes of volumes; resizing: [`VolumeOperation::Resize`], [`ToHost::Resized`].
-//! - 3: copies: [`ToStore::Stage`], [`ToHost::Staged`], staged records in batches.
-//! - 4: what a cache has to forget: [`ToStore::Changed`], [`ToHost::Changed`].
-//! - 5: small reads and status queries in datagrams ([`crate::link`]).
-//! - 6: packed records in batches and in answers to reads: [`Piece::Packed`].
-//! - 7: reads that do not wait for the answer to Resume: [`ToStore::ReadBehind`].
-//! - 8: several stores: [`ToStore::Store`], [`ToHost::Store`], [`ToHost::Stores`].
-//! - 9: snapshots and clones: [`VolumeOperation::Snapshot`], [`ToStore::Barrier`], [`ToHost::Barrier`].
-//! - 10: deleted volumes: [`VolumeOperation::Trash`]; tenants: [`ToStore::Tenant`],
-//!   [`ToHost::Tenant`], [`ToHost::Room`].
-//! - 11: a second place of all objects: [`StoreOperation::Replica`], [`ToHost::Second`].
-//! - 12: limits on operations and bytes a second in [`TenantOperation`] and [`TenantReply`], which have another
-//!   form before.
-//! - 13: what is damaged at the store: [`ToHost::Damaged`].
-//! - 14: refusals by role: [`VolumeError::Forbidden`], [`AttachError::Forbidden`]; tokens to join with:
-//!   [`StoreOperation::Sign`]; [`StoreOperation::Renew`]; an attach says whether it takes over, a release for which key,
-//!   [`LiveInfo`] by what name its host goes; why a volume cannot be used: [`VolumeInfo::damaged`]; packed records carry
-//!   the seed of the volume that is read; which value of an attribute is replaced: [`VolumeOperation::SetAttribute`].
+//! There is one version of the protocol, 1. [`ToStore::Hello`] and [`ToHost::Hello`] agree on it; they keep their form in
+//! all versions.
 
 mod attach;
 mod data;
@@ -68,35 +50,7 @@ use serde::{Deserialize, Serialize};
 /// Oldest protocol version spoken.
 pub const MIN_VERSION: u16 = 1;
 /// Newest protocol version spoken.
-pub const MAX_VERSION: u16 = 14;
-/// First version with attributes of volumes.
-pub const ATTRIBUTES_VERSION: u16 = 2;
-/// First version in which volumes can be resized.
-pub const RESIZE_VERSION: u16 = 2;
-/// First version with copies within the store.
-pub const COPY_VERSION: u16 = 3;
-/// First version in which a host can ask what was written after some number.
-pub const CHANGED_VERSION: u16 = 4;
-/// First version in which lone requests may go by datagram.
-pub const DATAGRAM_VERSION: u16 = 5;
-/// First version with packed records.
-pub const PACKED_VERSION: u16 = 6;
-/// First version in which reads need not wait for the answer to Resume.
-pub const BEHIND_VERSION: u16 = 7;
-/// First version in which stores speak to each other, and to hosts about each other.
-pub const FLEET_VERSION: u16 = 8;
-/// First version with snapshots and clones.
-pub const SNAPSHOT_VERSION: u16 = 9;
-/// First version with what becomes of deleted volumes.
-pub const TRASH_VERSION: u16 = 10;
-/// First version with hosts that are told whether there is room.
-pub const ROOM_VERSION: u16 = 10;
-/// First version with second places of objects.
-pub const REPLICA_VERSION: u16 = 11;
-/// First version with tenants as they are now.
-pub const TENANT_VERSION: u16 = 12;
-/// First version with hosts that are told what is damaged at the store.
-pub const DAMAGE_VERSION: u16 = 13;
+pub const MAX_VERSION: u16 = 1;
 
 /// The lanes, the most urgent first. Replies travel back in the lane of their request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -213,8 +167,7 @@ pub enum ToStore {
         /// What.
         operation: VolumeOperation,
     },
-    /// Copies what the store has committed of a range into a staged object of another volume, or the
-    /// same. From version [`COPY_VERSION`] on.
+    /// Copies what the store has committed of a range into a staged object of another volume, or the same.
     Stage {
         /// For the reply.
         request: RequestId,
@@ -231,8 +184,7 @@ pub enum ToStore {
         /// Number of the object, bit 63 set.
         object: u64,
     },
-    /// Asks which sectors were written, discarded or zeroed after a moment in the log. From version
-    /// [`CHANGED_VERSION`] on.
+    /// Asks which sectors were written, discarded or zeroed after a moment in the log.
     Changed {
         /// For the reply.
         request: RequestId,
@@ -244,7 +196,7 @@ pub enum ToStore {
         since: Moment,
     },
     /// As [`ToStore::Read`], from a host that has asked to resume and has no answer yet; its Resume may
-    /// arrive later than this. From version [`BEHIND_VERSION`] on.
+    /// arrive later than this.
     ReadBehind {
         /// For the reply.
         request: RequestId,
@@ -257,16 +209,14 @@ pub enum ToStore {
         /// What to read.
         range: Range,
     },
-    /// Something about stores: from another store, or an administrator. From version [`FLEET_VERSION`]
-    /// on.
+    /// Something about stores: from another store, or an administrator.
     Store {
         /// For the reply.
         request: RequestId,
         /// What.
         operation: StoreOperation,
     },
-    /// Answers [`ToHost::Barrier`], once the host's own journal has it on stable storage. From version
-    /// [`SNAPSHOT_VERSION`] on.
+    /// Answers [`ToHost::Barrier`], once the host's own journal has it on stable storage.
     Barrier {
         /// Which volume.
         volume: VolumeId,
@@ -277,7 +227,7 @@ pub enum ToStore {
         /// The last number that the host had acknowledged when it was asked, or later.
         seq: Seq,
     },
-    /// Something about tenants. From version [`TENANT_VERSION`] on.
+    /// Something about tenants.
     Tenant {
         /// For the reply.
         request: RequestId,
@@ -295,38 +245,6 @@ pub struct Moment {
     pub host: HostId,
     /// The last number that was committed then.
     pub seq: Seq,
-}
-
-impl ToStore {
-    /// Whether a store that speaks this version of the protocol can read the message.
-    #[must_use]
-    pub fn is_of_version(&self, version: u16) -> bool {
-        match self {
-            ToStore::Stage { .. } => version >= COPY_VERSION,
-            ToStore::Changed { .. } => version >= CHANGED_VERSION,
-            ToStore::ReadBehind { .. } => version >= BEHIND_VERSION,
-            ToStore::Store { operation: StoreOperation::Forget { .. }, .. } => {
-                version >= SNAPSHOT_VERSION
-            }
-            ToStore::Store { operation: StoreOperation::Replica(_), .. } => {
-                version >= REPLICA_VERSION
-            }
-            ToStore::Store { .. } => version >= FLEET_VERSION,
-            ToStore::Volume { operation: VolumeOperation::Trash(_), .. } => {
-                version >= TRASH_VERSION
-            }
-            ToStore::Tenant { .. } => version >= TENANT_VERSION,
-            ToStore::Barrier { .. }
-            | ToStore::Volume {
-                operation:
-                    VolumeOperation::Snapshot { .. }
-                    | VolumeOperation::Shrink { .. }
-                    | VolumeOperation::Stored { .. },
-                ..
-            } => version >= SNAPSHOT_VERSION,
-            _ => true,
-        }
-    }
 }
 
 /// Store to host.
@@ -408,7 +326,7 @@ pub enum ToHost {
         result: Result<VolumeReply, VolumeError>,
     },
     /// The volume has grown while the host has it attached. A host that does not get this learns it
-    /// from [`Attached`] when it resumes or attaches. From version [`RESIZE_VERSION`] on.
+    /// from [`Attached`] when it resumes or attaches.
     Resized {
         /// Which volume.
         volume: VolumeId,
@@ -441,8 +359,7 @@ pub enum ToHost {
         /// The outcome.
         result: Result<StoreReply, VolumeError>,
     },
-    /// Which stores there are has changed, or the host is to leave this one. From version
-    /// [`FLEET_VERSION`] on.
+    /// Which stores there are has changed, or the host is to leave this one.
     Stores {
         /// Addresses of all stores of this installation; or of those to go to, the first of them first.
         stores: Vec<String>,
@@ -450,8 +367,7 @@ pub enum ToHost {
         leave: bool,
     },
     /// Somebody wants to know that everything which the host has acknowledged so far is committed: the
-    /// host ships it without waiting for more, and says up to which number that is. From version
-    /// [`SNAPSHOT_VERSION`] on.
+    /// host ships it without waiting for more, and says up to which number that is.
     Barrier {
         /// Which volume.
         volume: VolumeId,
@@ -468,7 +384,7 @@ pub enum ToHost {
         result: Result<TenantReply, VolumeError>,
     },
     /// Whether there is space for more data of a volume. Said while there is none, every now and then, and when there is again;
-    /// with a new link there is until it is said again. From version [`ROOM_VERSION`] on.
+    /// with a new link there is until it is said again.
     Room {
         /// Which volume.
         volume: VolumeId,
@@ -478,7 +394,7 @@ pub enum ToHost {
         room: bool,
     },
     /// What is known of a second place of the volume's objects: before a resume is answered, after an attach is, and
-    /// whenever it changes. From version [`REPLICA_VERSION`] on.
+    /// whenever it changes.
     Second {
         /// Which volume.
         volume: VolumeId,
@@ -488,7 +404,7 @@ pub enum ToHost {
         second: SecondState,
     },
     /// What the store has of these sectors is damaged, or was when that was found. A host that has their content writes it
-    /// anew; nothing is answered, and whoever has not is not told of a failure. From version [`DAMAGE_VERSION`] on.
+    /// anew; nothing is answered, and whoever has not is not told of a failure.
     Damaged {
         /// Which volume.
         volume: VolumeId,
@@ -507,30 +423,6 @@ pub enum Changes {
     Ranges(Vec<Range>),
     /// The moment is not one of this log, or too long ago: anything may have been written.
     Unknown,
-}
-
-impl ToHost {
-    /// Whether a host that speaks this version of the protocol can read the message.
-    #[must_use]
-    pub fn is_of_version(&self, version: u16) -> bool {
-        match self {
-            ToHost::Resized { .. } => version >= RESIZE_VERSION,
-            ToHost::Staged { .. } => version >= COPY_VERSION,
-            ToHost::Data { result: Ok(pieces), .. } => {
-                let packed = |piece: &Piece| matches!(piece, Piece::Packed { .. });
-                version >= PACKED_VERSION || !pieces.iter().any(packed)
-            }
-            ToHost::Changed { .. } => version >= CHANGED_VERSION,
-            ToHost::Store { .. } | ToHost::Stores { .. } => version >= FLEET_VERSION,
-            ToHost::Barrier { .. } => version >= SNAPSHOT_VERSION,
-            ToHost::Second { .. } => version >= REPLICA_VERSION,
-            // A refusal has the form that it had in version 10.
-            ToHost::Room { .. } | ToHost::Tenant { result: Err(_), .. } => version >= ROOM_VERSION,
-            ToHost::Tenant { .. } => version >= TENANT_VERSION,
-            ToHost::Damaged { .. } => version >= DAMAGE_VERSION,
-            _ => true,
-        }
-    }
 }
 
 /// What is known of a second place of a volume's objects.
@@ -570,7 +462,7 @@ pub enum StageError {
     /// There is an object of that number.
     #[error("an object of that number exists")]
     Exists,
-    /// The store cannot do it: it is too old, or does not know the volume to copy into.
+    /// The store cannot do it: it does not know the volume to copy into.
     #[error("the store cannot copy into that volume")]
     Unsupported,
 }

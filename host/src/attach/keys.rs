@@ -10,10 +10,8 @@ use anyhow::Context as _;
 use longhaul_api::keys::{self, PROGRESS_ATTRIBUTE, Progress, Secret};
 use longhaul_core::block::VolumeId;
 use longhaul_core::host::versions::Statement;
-use longhaul_core::pack::{Compression, Keys};
-use longhaul_core::wire::link::{
-    ATTRIBUTES_VERSION, PACKED_VERSION, ToHost, ToStore, VolumeInfo, VolumeOperation, VolumeReply,
-};
+use longhaul_core::pack::Keys;
+use longhaul_core::wire::link::{ToHost, ToStore, VolumeInfo, VolumeOperation, VolumeReply};
 use std::rc::Weak;
 use std::time::Duration;
 
@@ -55,23 +53,17 @@ pub(super) async fn open_keys(
     known: Option<Secret>,
 ) -> Result<VolumeKeys, AttachFailure> {
     let refused = |why: String| AttachFailure::Refused(format!("volume {}: {why}", info.name));
-    let version = host.router.version();
-    let data = if version < ATTRIBUTES_VERSION {
-        Vec::new()
-    } else {
-        let id = info.id;
-        let attribute = keys::ATTRIBUTE.to_owned();
-        let operation = VolumeOperation::GetAttribute { volume: id, attribute };
-        match host.router.call(|request| ToStore::Volume { request, operation }).await? {
-            ToHost::Volume { result: Ok(VolumeReply::Attribute(data)), .. } => data,
-            ToHost::Volume { result: Err(error), .. } => {
-                return Err(refused(format!("cannot ask for its keys: {error}")));
-            }
-            _ => {
-                return Err(AttachFailure::Refused(
-                    "the store gave an answer that does not fit".into(),
-                ));
-            }
+    let attribute = keys::ATTRIBUTE.to_owned();
+    let operation = VolumeOperation::GetAttribute { volume: info.id, attribute };
+    let data = match host.router.call(|request| ToStore::Volume { request, operation }).await? {
+        ToHost::Volume { result: Ok(VolumeReply::Attribute(data)), .. } => data,
+        ToHost::Volume { result: Err(error), .. } => {
+            return Err(refused(format!("cannot ask for its keys: {error}")));
+        }
+        _ => {
+            return Err(AttachFailure::Refused(
+                "the store gave an answer that does not fit".into(),
+            ));
         }
     };
     let opened = unlock(host, (&info.name, info.id), data.clone(), known).await;
@@ -99,14 +91,6 @@ pub(super) async fn open_keys(
             "it is encrypted, and the journal in {} holds writes that are not, the first at \
              {range}: the host does not deliver them; move that directory away to give them up",
             host.state.volume_dir(info.id).display()
-        )));
-    }
-    let packs = keys.is_some() || host.settings.compression != Compression::None;
-    if packs && version < PACKED_VERSION {
-        let what = if keys.is_some() { "encrypted" } else { "compressed" };
-        return Err(refused(format!(
-            "the store is too old to keep {what} data: upgrade it{}",
-            if keys.is_some() { "" } else { ", or start this host with --compression none" }
         )));
     }
     Ok(VolumeKeys { data, keys, secret })

@@ -32,9 +32,6 @@ pub enum ReservationError {
         show_bytes(*.1)
     )]
     TooLarge(u64, u64),
-    /// The store speaks a protocol without attributes.
-    #[error("the store is of an older version: update it")]
-    StoreTooOld,
     /// Another host has the volume.
     #[error("the volume is fenced off here")]
     Fenced,

@@ -26,8 +26,7 @@ impl VolumeRegistry {
                             tracing::warn!("the host will have to find the stores anew: {error:#}");
                         }
                     }
-                    LinkEvent::Early { version } => {
-                        router.set_version(version);
+                    LinkEvent::Early => {
                         router.set_early();
                         self.attached.resume();
                     }
@@ -39,9 +38,8 @@ impl VolumeRegistry {
                             self.link.changed();
                         }
                     }
-                    LinkEvent::Up { peer, software, version } => {
+                    LinkEvent::Up { peer, software, .. } => {
                         self.attached.deliver(&mut frames);
-                        router.set_version(version);
                         tracing::info!(peer, software, "the store is connected");
                         was_up = Some(true);
                         self.link.set_tried();

@@ -9,8 +9,7 @@ use crate::volume::Volume;
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
 use longhaul_core::wire::link::{
-    ATTRIBUTES_VERSION, MAX_ATTRIBUTE_BYTES, ToHost, ToStore, VolumeError, VolumeOperation,
-    VolumeReply,
+    MAX_ATTRIBUTE_BYTES, ToHost, ToStore, VolumeError, VolumeOperation, VolumeReply,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -61,9 +60,6 @@ impl Reservations {
             && epoch == volume.status().0.epoch
         {
             return Ok(saved);
-        }
-        if self.host.router.is_up() && self.host.router.version() < ATTRIBUTES_VERSION {
-            return Ok(Bytes::new());
         }
         let id = volume.attached().volume;
         let get = || VolumeOperation::GetAttribute { volume: id, attribute: RESERVATIONS.into() };
@@ -126,11 +122,6 @@ impl Reservations {
         let mut link = self.link.subscribe();
         loop {
             link.mark_unchanged();
-            let too_old =
-                self.host.router.is_up() && self.host.router.version() < ATTRIBUTES_VERSION;
-            if too_old {
-                return Err(ReservationError::StoreTooOld);
-            }
             let operation = operation();
             let asked = self.host.router.call(|request| ToStore::Volume { request, operation });
             let asked = tokio::time::timeout_at(limit, asked).await;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::sessions::Remembered;
 use crate::transport::lane_number;
-use longhaul_core::wire::link::{AttachError, BEHIND_VERSION, HostId, MAX_VERSION};
+use longhaul_core::wire::link::{AttachError, HostId};
 use quinn::crypto::rustls::QuicClientConfig;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,6 @@ fn behind(request: u64) -> Frame<ToStore> {
 
 fn resume(request: u64) -> Frame<ToStore> {
     ToStore::Resume { request, volume: VolumeId(1), epoch: 1, host: HostId(1) }.into()
-}
-
-fn new_store(versions: (u16, u16)) -> Store {
-    store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions)
 }
 
 /// A host's end of the link, with or without sessions that it remembers.
@@ -56,9 +52,9 @@ async fn serve(store: &mut Store, session: &mut u64) -> Option<Frame<ToStore>> {
 
 /// Round trips from the beginning of a connection that was lost to the first answer to a read, as a host
 /// asks it; the least of several times, until it is less than `enough`: the machine may have had no time for the others.
-async fn round_trips(version: u16, remember: bool, enough: f64) -> f64 {
+async fn round_trips(remember: bool, enough: f64) -> f64 {
     let rtt = Duration::from_millis(300);
-    let mut store = new_store((1, version));
+    let mut store = store();
     let shape = Shape { delay: rtt / 2, ..Shape::default() };
     let relay = Relay::start("127.0.0.1:0".parse().unwrap(), store.address, shape).unwrap();
     let (client, mut events) = host(&store, relay.address(), remember);
@@ -71,20 +67,12 @@ async fn round_trips(version: u16, remember: bool, enough: f64) -> f64 {
                 next = events.recv() => next.unwrap(),
             };
             match next {
-                LinkEvent::Early { .. } | LinkEvent::Up { .. } if !asked => {
+                LinkEvent::Early | LinkEvent::Up { .. } if !asked => {
                     asked = true;
                     client.send(Lane::Control, resume(1));
-                    if version >= BEHIND_VERSION {
-                        client.send(Lane::Read, behind(2));
-                    }
+                    client.send(Lane::Read, behind(2));
                 }
-                LinkEvent::Frame(frame) => match frame.message {
-                    ToHost::Attached { .. } if version < BEHIND_VERSION => {
-                        client.send(Lane::Read, read(2));
-                    }
-                    ToHost::Data { .. } => break,
-                    _ => {}
-                },
+                LinkEvent::Frame(Frame { message: ToHost::Data { .. }, .. }) => break,
                 LinkEvent::Down { .. } => begun = Instant::now(),
                 _ => {}
             }
@@ -116,7 +104,7 @@ async fn round_trips(version: u16, remember: bool, enough: f64) -> f64 {
         }
     }
     let early = client.status().early;
-    assert_eq!(early.accepted >= 1, remember && version >= BEHIND_VERSION, "{early:?}");
+    assert_eq!(early.accepted >= 1, remember, "{early:?}");
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
     least
 }
@@ -124,19 +112,17 @@ async fn round_trips(version: u16, remember: bool, enough: f64) -> f64 {
 /// The table in docs/protocol.md, "How soon a link is back".
 #[tokio::test]
 async fn the_first_read_after_an_outage_takes_as_many_round_trips_as_the_documentation_says() {
-    for (version, remember, expected) in
-        [(BEHIND_VERSION - 1, true, 3.0), (MAX_VERSION, false, 2.0), (MAX_VERSION, true, 1.0)]
-    {
+    for (remember, expected) in [(false, 2.0), (true, 1.0)] {
         // The pause before connecting again is 50 ms at most, a sixth of a round trip.
         let most = expected + 0.5;
-        let took = round_trips(version, remember, most).await;
-        assert!((expected..most).contains(&took), "version {version}: {took} and not {expected}");
+        let took = round_trips(remember, most).await;
+        assert!((expected..most).contains(&took), "{took} and not {expected}");
     }
 }
 
 #[tokio::test]
 async fn a_store_that_takes_no_data_gets_it_after_the_handshake() {
-    let mut store = new_store((1, MAX_VERSION));
+    let mut store = store();
     let (client, mut events) = host(&store, store.address, true);
     let mut session = store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
@@ -155,7 +141,7 @@ async fn a_store_that_takes_no_data_gets_it_after_the_handshake() {
                 _ = serve(&mut store, &mut session) => {}
                 next = events.recv() => match next.unwrap() {
                     // A host asks again whenever there is a link.
-                    LinkEvent::Early { .. } | LinkEvent::Up { .. } => {
+                    LinkEvent::Early | LinkEvent::Up { .. } => {
                         client.send(Lane::Control, resume(1));
                         client.send(Lane::Read, behind(2));
                     }
@@ -178,13 +164,13 @@ async fn a_store_that_takes_no_data_gets_it_after_the_handshake() {
     while UdpSocket::bind(address).is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let mut store = store_at(dir, &address.to_string(), (1, MAX_VERSION));
+    let mut store = store_at(dir, &address.to_string());
     let mut got = 0;
     while got == 0 {
         tokio::select! {
             _ = serve(&mut store, &mut session) => {}
             next = events.recv() => match next.unwrap() {
-                LinkEvent::Early { .. } | LinkEvent::Up { .. } => {
+                LinkEvent::Early | LinkEvent::Up { .. } => {
                     client.send(Lane::Read, behind(3));
                 }
                 // If no attempt with data reached the new store it was asked in a datagram, under another number.
@@ -292,7 +278,6 @@ impl Rash {
         let connection = connecting.unwrap().await.unwrap();
         let streams = say(&connection, &[]).await;
         store.opened().await;
-        rash.remembered.set_usable(true);
         while !rash.remembered.has_session() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -384,7 +369,7 @@ async fn frames(store: &mut Store, within: Duration) -> (bool, Vec<Frame<ToStore
 
 #[tokio::test]
 async fn what_changes_something_waits_for_the_end_of_the_handshake() {
-    let mut store = new_store((1, MAX_VERSION));
+    let mut store = store();
     let at = store.address;
     let rash = Rash::start(&mut store, at).await;
     let (connection, accepted, _streams) = rash.begin(at, &all()).await;
@@ -400,7 +385,7 @@ async fn what_changes_something_waits_for_the_end_of_the_handshake() {
 
 #[tokio::test]
 async fn a_flight_that_was_held_back_changes_nothing_and_is_good_once() {
-    let mut store = new_store((1, MAX_VERSION));
+    let mut store = store();
     let keeper = Keeper::start(store.address);
     let rash = Rash::start(&mut store, keeper.address).await;
     keeper.keeping.store(true, Ordering::Relaxed);
@@ -437,7 +422,7 @@ async fn a_flight_that_was_held_back_changes_nothing_and_is_good_once() {
 #[tokio::test]
 async fn a_credential_that_is_no_longer_good_does_not_come_back_with_a_session() {
     for withdrawn in [true, false] {
-        let mut store = new_store((1, MAX_VERSION));
+        let mut store = store();
         let at = store.address;
         let valid = Duration::from_secs(6);
         if !withdrawn {

@@ -9,20 +9,20 @@ use super::*;
 #[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
 fn lone_latency() {
     for (delay, loss) in [(1, 0.0), (1, 0.0007), (1, 0.01), (8, 0.0007), (8, 0.01)] {
-        for version in [DATAGRAM_VERSION - 1, DATAGRAM_VERSION] {
+        for lane in [Lane::ReadAhead, Lane::Read] {
             let shape = Shape { delay: Duration::from_millis(delay), loss, ..Shape::default() };
-            let site = Site::start((1, version), Some(shape));
+            let site = Site::start(Some(shape));
             let mut took = Vec::new();
             for request in 0..3000 / delay {
                 let begun = Instant::now();
-                site.client.send(Lane::Read, read(request));
+                site.client.send(lane, read(request));
                 site.next();
                 took.push(begun.elapsed().as_secs_f64() * 1e3);
             }
             took.sort_by(f64::total_cmp);
             let of = |share: f64| took[((took.len() as f64 * share) as usize).min(took.len() - 1)];
             println!(
-                "RTT {} ms, loss {loss}, version {version}: p50 {:.2} p99 {:.2} p99.9 {:.2} max {:.2} ms; {:?}",
+                "RTT {} ms, loss {loss}, {lane:?}: p50 {:.2} p99 {:.2} p99.9 {:.2} max {:.2} ms; {:?}",
                 2 * delay,
                 of(0.5),
                 of(0.99),
@@ -77,11 +77,11 @@ struct Site {
 }
 
 impl Site {
-    fn start(versions: (u16, u16), shape: Option<Shape>) -> Site {
+    fn start(shape: Option<Shape>) -> Site {
         let (ready, address) = std::sync::mpsc::channel();
         let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
         let serve = async move {
-            let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions);
+            let mut store = store();
             ready.send((store.address, store.credential())).unwrap();
             loop {
                 let event = tokio::select! {
@@ -124,7 +124,7 @@ impl Site {
             LinkEvent::Up { .. } => None,
             LinkEvent::Stores(_) => self.next(),
             LinkEvent::Down { reason } => panic!("{reason}"),
-            LinkEvent::Early { .. } => None,
+            LinkEvent::Early => None,
             LinkEvent::Unreachable => panic!("unreachable"),
         }
     }
@@ -142,7 +142,7 @@ impl Drop for Site {
 
 #[expect(clippy::print_stdout, reason = "a measurement prints what it measured")]
 fn measure(shape: Option<Shape>) {
-    let site = Site::start((1, DATAGRAM_VERSION), shape);
+    let site = Site::start(shape);
     let (client, next) = (&site.client, || site.next());
     println!("{shape:?}");
     let limit = Duration::from_secs(2);
@@ -229,8 +229,7 @@ impl Behind {
         let (ready, address) = std::sync::mpsc::channel();
         let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
         let serve = async move {
-            let versions = (1, longhaul_core::wire::link::MAX_VERSION);
-            let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", versions);
+            let mut store = store();
             ready.send((store.address, store.credential())).unwrap();
             loop {
                 let event = tokio::select! {
@@ -302,7 +301,7 @@ fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
     let cut = Instant::now();
     while cut.elapsed() < outage {
         match events.try_recv() {
-            Ok(LinkEvent::Early { .. }) => {
+            Ok(LinkEvent::Early) => {
                 asked = true;
                 ask();
             }
@@ -315,7 +314,7 @@ fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
     let returned = Instant::now();
     loop {
         match events.blocking_recv().unwrap() {
-            LinkEvent::Early { .. } => {
+            LinkEvent::Early => {
                 asked = true;
                 ask();
             }

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn over_tcp_frames_travel_both_ways_and_close_delivers_what_is_queued() {
-    let mut store = store_at(tempfile::tempdir().unwrap(), "127.0.0.1:0", (1, DATAGRAM_VERSION));
+    let mut store = store();
     let address = Some(store.address.to_string());
     let (client, mut events) = Client::start(store.credential(), address, Transport::Tcp).unwrap();
     let session = store.opened().await;

@@ -11,7 +11,7 @@ use longhaul_core::host::journal::{Geometry, Recovered};
 use longhaul_core::host::{self, Config, DiskOperation, Durability, Mode, OnJournalFailure};
 use longhaul_core::pack::{DATA_KEY_BYTES, DataKey, Keys, Packing};
 use longhaul_core::wire::link::{
-    Attached, Frame, JournalState, Lane, ReadError, ToHost, ToStore, VolumeReply,
+    Attached, Frame, JournalState, Lane, ToHost, ToStore, VolumeReply,
 };
 use std::time::Duration;
 
@@ -417,12 +417,7 @@ impl World {
         {
             self.hosts[host].slots[volume].asked.insert(*request, *range);
         }
-        if let ToStore::ReadBehind { request, volume: id, .. } = &frame.message {
-            // One without datagrams is to a store that is too old for these, too.
-            if session.lone.is_none() {
-                let (request, volume, result) = (*request, *id, Err(ReadError::NotAttached));
-                return self.take_down(number, ToHost::Data { request, volume, result }.into());
-            }
+        if let ToStore::ReadBehind { .. } = &frame.message {
             self.coverage.reads_behind += 1;
         }
         if lane == Lane::Read {

@@ -209,7 +209,7 @@ async fn operate(
             let answer = peers.operate(id, &addresses, show).await;
             if !matches!(answer, Ok(Ok(StoreReply::Replica(_)))) {
                 anyhow::bail!(
-                    "store {id} at {} does not answer, or is too old: start it, upgrade it, or \
+                    "store {id} at {} does not answer: start it, or \
                      strike it off with `longhaul store forget`",
                     addresses.join(", ")
                 );

@@ -22,8 +22,7 @@ pub enum Piece {
         /// The verified blocks around them.
         cover: Range,
     },
-    /// `sectors` sectors that lie in the packed record of `bytes` bytes that is in the payload. From
-    /// version [`super::PACKED_VERSION`] on.
+    /// `sectors` sectors that lie in the packed record of `bytes` bytes that is in the payload.
     Packed {
         /// How many sectors of the answer this is.
         sectors: u64,

@@ -69,7 +69,7 @@ pub enum StoreOperation {
         /// Which.
         id: StoreId,
     },
-    /// About the second place of all objects. From version [`REPLICA_VERSION`](super::REPLICA_VERSION) on.
+    /// About the second place of all objects.
     Replica(ReplicaOperation),
     /// Asks for a certificate, from who is to become a store and has a token.
     Sign {

@@ -65,34 +65,33 @@ pub enum VolumeOperation {
         /// another one. Nothing to replace any.
         replaces: Option<[u8; 32]>,
     },
-    /// Makes one larger, attached or not. From version [`super::RESIZE_VERSION`] on.
+    /// Makes one larger, attached or not.
     Resize {
         /// Which.
         name: String,
         /// Its size from now on, in sectors. The size that it has already is a success too.
         sectors: u64,
     },
-    /// Something about its snapshots. From version [`super::SNAPSHOT_VERSION`] on.
+    /// Something about its snapshots.
     Snapshot {
         /// Which.
         name: String,
         /// What.
         operation: SnapshotOperation,
     },
-    /// Makes one smaller that no host has attached: what was beyond is gone, also if it is made larger again. From version
-    /// [`super::SNAPSHOT_VERSION`] on.
+    /// Makes one smaller that no host has attached: what was beyond is gone, also if it is made larger again.
     Shrink {
         /// Which.
         name: String,
         /// Its size from now on, in sectors. The size that it has already is a success too.
         sectors: u64,
     },
-    /// Asks what one takes in the store's location. From version [`super::SNAPSHOT_VERSION`] on.
+    /// Asks what one takes in the store's location.
     Stored {
         /// Which.
         name: String,
     },
-    /// Something about volumes that are deleted. From version [`super::TRASH_VERSION`] on.
+    /// Something about volumes that are deleted.
     Trash(TrashOperation),
 }
 

@@ -16,8 +16,8 @@ use longhaul_core::store::catalog::check_name;
 use longhaul_core::store::fleet::clones::CloneVolume;
 use longhaul_core::store::tenant::split as split_tenant;
 use longhaul_core::wire::link::{
-    SNAPSHOT_VERSION, SnapshotError, SnapshotInfo, SnapshotOperation, SnapshotReply, ToHost,
-    ToStore, VolumeError, VolumeInfo, VolumeOperation, VolumeReply,
+    SnapshotError, SnapshotInfo, SnapshotOperation, SnapshotReply, ToHost, ToStore, VolumeError,
+    VolumeInfo, VolumeOperation, VolumeReply,
 };
 
 /// Finding a snapshot.
@@ -191,19 +191,10 @@ impl StoreActor {
             return Decision::Pass(request);
         };
         let refusal = match operation {
-            SnapshotOperation::Create { id: identity, created, barrier, .. } => {
+            SnapshotOperation::Create { id: identity, created, .. } => {
                 *created = crate::clock::now();
-                let holder = self.engines.get(id).and_then(|engine| engine.volume.session());
-                let version =
-                    holder.and_then(|session| self.sessions.listener().version(session.0));
                 if self.directory.has(*identity) {
                     VolumeError::Snapshot(SnapshotError::IdTaken)
-                } else if *barrier && version.is_some_and(|version| version < SNAPSHOT_VERSION) {
-                    VolumeError::Invalid(
-                        "the host that has the volume attached is too old for a barrier: update \
-                         it, or take the snapshot of the store's present data with --no-barrier"
-                            .into(),
-                    )
                 } else {
                     return Decision::Pass(request);
                 }

@@ -7,19 +7,12 @@ use super::super::request::ReplyTo;
 use super::super::stage::Stage;
 use super::super::stage::quota::QuotaDone;
 use super::super::stage::rates::RatesDone;
-use longhaul_core::wire::link::{TENANT_VERSION, TenantOperation, ToHost, VolumeError};
+use longhaul_core::wire::link::{TenantOperation, ToHost};
 use std::collections::BTreeSet;
 
 impl StoreActor {
     /// Carries out an operation on tenants for a session that may do so.
     pub(super) fn tenant_operation(&mut self, to: ReplyTo, operation: TenantOperation) {
-        let version = self.sessions.listener().version(to.session);
-        if version.is_some_and(|version| version < TENANT_VERSION) {
-            let why = "the store is newer, and has other limits for tenants: ask with a longhaul \
-                       of its version";
-            let result = Err(VolumeError::Invalid(why.to_owned()));
-            return self.tenant_done(TenantDone { to, changed: false, result });
-        }
         self.operations.tenants.begin(to, operation);
     }
 
