@@ -54,12 +54,10 @@ pub struct Live {
     /// Identity of the host that attached it last.
     pub host: Option<String>,
     /// That host's credential and address, if the store that answers knows them.
-    #[serde(default)]
     pub host_name: Option<String>,
     /// Whether the store has a connection to that host.
     pub connected: bool,
     /// Since when it is not, seconds since 1970, if the store that answers has seen that.
-    #[serde(default)]
     pub silent_since: Option<u64>,
     /// Whether it let go of the volume in order.
     pub clean: bool,
@@ -551,7 +549,6 @@ pub struct Standby {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
     /// Whether everything has been here once.
-    #[serde(default)]
     pub complete: bool,
 }
 
@@ -628,10 +625,8 @@ pub struct Tenant {
     /// Bytes that all of its objects take.
     pub stored: u64,
     /// Requests that wait at this store for the limits on operations and bytes a second.
-    #[serde(default)]
     pub waiting_requests: u64,
     /// Bytes that these are about.
-    #[serde(default)]
     pub waiting_bytes: u64,
 }
 
@@ -713,7 +708,6 @@ pub struct Problem {
     /// In words, with what to do about it.
     pub error: String,
     /// For programs.
-    #[serde(default)]
     pub kind: ProblemKind,
 }
 

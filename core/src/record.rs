@@ -41,14 +41,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of the encoding, in the header of every record but the staged.
+/// Version of the encoding, in the header of every record.
 pub const RECORD_VERSION: u8 = 1;
-
-/// Version of a staged record. If a program does not know staged records, it has to say so.
-pub const STAGED_VERSION: u8 = 2;
-
-/// Version of a packed record. If a program does not know packed records, it has to say so.
-pub const PACKED_VERSION: u8 = 3;
 
 /// Bytes of a staged record that say where its data lies.
 pub const STAGED_BYTES: usize = 24;
@@ -109,17 +103,6 @@ impl Kind {
             4 => Some(Kind::Staged),
             5 => Some(Kind::Packed),
             _ => None,
-        }
-    }
-
-    /// The version of records of that kind. A container of records has the newest version among
-    /// them.
-    #[must_use]
-    pub fn version(self) -> u8 {
-        match self {
-            Kind::Data | Kind::Discard | Kind::Zero => RECORD_VERSION,
-            Kind::Staged => STAGED_VERSION,
-            Kind::Packed => PACKED_VERSION,
         }
     }
 
@@ -393,7 +376,7 @@ pub fn encode_staged(
 fn put_header(header: &Header, out: &mut BytesMut) {
     let raw = Raw {
         magic: MAGIC.into(),
-        version: header.kind.version(),
+        version: RECORD_VERSION,
         kind: header.kind.code(),
         flags: 0.into(),
         epoch: header.epoch.into(),
@@ -457,15 +440,12 @@ pub fn parse_prefix(volume: VolumeId, bytes: &[u8]) -> Result<Header, RecordErro
     if raw.magic.get() != MAGIC {
         return Err(RecordError::Magic);
     }
-    if !(RECORD_VERSION..=PACKED_VERSION).contains(&raw.version) {
+    if raw.version != RECORD_VERSION {
         return Err(RecordError::Version(raw.version));
     }
     // Check the bounds of the lengths first. Only the checksum makes them trustworthy.
     let range = Range::new(raw.lba.get(), raw.sectors.get());
     let kind = Kind::from_code(raw.kind).ok_or(RecordError::Invalid("unknown kind"))?;
-    if raw.version != kind.version() {
-        return Err(RecordError::Invalid("a kind of another version"));
-    }
     if range.is_empty() {
         return Err(RecordError::Invalid("empty range"));
     }

@@ -42,7 +42,8 @@ fn make_seeds() -> Vec<Vec<u8>> {
         )
     };
     let list = format!(
-        "{{\"version\":1,\"stores\":[\"store:7777\"],\"list\":{{\"generation\":2,\"accepted\":{{\"01ab\":{},\"store:02\":{}}},\"withdrawn\":{{\"tenant:acme:03\":\"2099-01-01T00:00:00Z\"}}}}}}",
+        "{{\"version\":1,\"stores\":[\"store:7777\"],\"list\":{{\"generation\":2,\"accepted\":{{\"01ab\":{},\"store:02\":{}}},\
+         \"withdrawn\":{{\"tenant:acme:03\":\"2099-01-01T00:00:00Z\"}},\"withdrawn_keys\":{{}}}}}}",
         grant("host", "host"),
         grant("store-1", "store")
     );

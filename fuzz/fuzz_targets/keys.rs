@@ -57,7 +57,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
         made(&[], 1),
         made(&[9, 5], 2),
         b"{\"version\":1}".to_vec(),
-        b"{\"version\":2,\"slots\":[{\"number\":1,\"kind\":\"passphrase\",\"argon2id\":{\"memory_kib\":\
+        b"{\"version\":1,\"slots\":[{\"number\":1,\"kind\":\"passphrase\",\"argon2id\":{\"memory_kib\":\
           4294967295,\"passes\":1,\"lanes\":1},\"salt\":\"\",\"wrapped\":\"\"}]}"
             .to_vec(),
     ]

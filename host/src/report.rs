@@ -61,21 +61,16 @@ pub struct HostReport {
     /// Identity of the host.
     pub host: String,
     /// Whether it is shutting down.
-    #[serde(default)]
     pub stopping: bool,
     /// By name.
     pub volumes: Vec<VolumeReport>,
-    /// Unreadable descriptions in the state directory.
-    #[serde(default)]
+    /// Descriptions in the state directory that cannot be read.
     pub damaged: Vec<DamagedReport>,
-    /// The addresses of NBD.
-    #[serde(default)]
+    /// Where NBD is served.
     pub nbd: Vec<String>,
     /// NBD clients have to use TLS.
-    #[serde(default)]
     pub nbd_tls: bool,
-    /// The addresses of iSCSI.
-    #[serde(default)]
+    /// Where iSCSI is served.
     pub iscsi: Vec<String>,
     /// To the store.
     pub link: LinkStatus,
@@ -114,7 +109,6 @@ pub struct VolumeReport {
     /// - `left`: detached, with undelivered writes in its journal.
     pub state: String,
     /// The host that fenced it off.
-    #[serde(default)]
     pub fenced_by: Option<FencedBy>,
     /// Why it is detached, or the trouble that it has.
     pub reason: Option<String>,
@@ -141,19 +135,14 @@ pub struct VolumeReport {
     /// Number of the key that new writes are encrypted with, if the volume is encrypted.
     pub encryption_key: Option<u32>,
     /// Reading ahead.
-    #[serde(default)]
     pub readahead: ReadAheadReport,
     /// Limits on what it takes of the line.
-    #[serde(default)]
     pub limits: LimitReport,
     /// The read cache, if there is one.
-    #[serde(default)]
     pub cache: Option<CacheReport>,
     /// The version table, if the volume is encrypted and has one.
-    #[serde(default)]
     pub versions: Option<VersionsReport>,
     /// Encrypting anew what is under older data keys, if `rotate-key --rewrite` asked for it.
-    #[serde(default)]
     pub rewrite: Option<RewriteReport>,
     /// Totals since the attach.
     pub counters: std::collections::BTreeMap<String, u64>,
@@ -219,12 +208,10 @@ pub struct RatioReport {
 /// The store's word on a volume.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AtStoreReport {
-    /// Whether the store refuses new data because the tenant is over its quota of stored bytes.
-    #[serde(default)]
+    /// Whether new data is refused because the tenant is over its quota of stored bytes.
     pub no_space: bool,
-    /// Whether the store has a replica, as it says: `none`, `behind`, or `in step` if the replica
-    /// has all committed data.
-    #[serde(default)]
+    /// Whether the store has a replica, as it says: `none`, `behind`, or `in step` if what is
+    /// committed is there as well.
     pub replica: String,
 }
 
@@ -350,17 +337,13 @@ pub struct CacheReport {
     pub forgotten_bytes: u64,
     /// Blocks of 4 KiB that the disk did not return as written.
     pub damaged_blocks: u64,
-    /// Bytes of the volume that pins cover.
-    #[serde(default)]
+    /// Bytes of the volume that are pinned.
     pub pinned_bytes: u64,
     /// Bytes of these that are there.
-    #[serde(default)]
     pub pinned_valid_bytes: u64,
-    /// Most bytes that pins may cover.
-    #[serde(default)]
+    /// Most bytes that may be pinned.
     pub pinned_most_bytes: u64,
     /// The last warming by command, if there was one.
-    #[serde(default)]
     pub warming: Option<WarmReport>,
 }
 

@@ -73,15 +73,12 @@ pub struct LinkStatus {
     /// Round-trip time in milliseconds, while up.
     pub rtt_ms: Option<f64>,
     /// What is known of the path to the store, while up.
-    #[serde(default)]
     pub path: Option<PathStatus>,
     /// Packets that were sent and count as lost, over all connections.
     pub lost_packets: u64,
     /// Bytes in them.
-    #[serde(default)]
     pub lost_bytes: u64,
     /// Those that were lost while the queue was long.
-    #[serde(default)]
     pub queue_lost_bytes: u64,
     /// Bytes sent in datagrams, over all connections.
     pub sent_bytes: u64,
@@ -96,7 +93,6 @@ pub struct LinkStatus {
     /// Small reads in datagrams, over all connections.
     pub datagrams: DatagramStatus,
     /// Connections begun with data.
-    #[serde(default)]
     pub early: EarlyStatus,
 }
 

@@ -45,7 +45,7 @@ pub async fn open(bucket: &str, prefix: &str) -> Result<(Arc<dyn Objects>, Strin
 /// As for [`open`].
 pub async fn make(bucket: &str, prefix: &str, installation: &str) -> Result<()> {
     let place = S3Objects::open_replica(bucket, prefix)?;
-    made(&place, bucket, prefix, Marker::of_replica(installation)).await?;
+    made(&place, bucket, prefix, Marker::of(installation)).await?;
     Ok(())
 }
 

@@ -27,10 +27,8 @@ const KEPT: u64 = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectTrees {
     /// Of what belongs to volumes.
-    #[serde(default)]
     pub tree: String,
     /// Of everything else.
-    #[serde(default)]
     pub catalog: String,
 }
 
@@ -60,7 +58,6 @@ pub struct ReplicaRecord {
     /// Whether everything has been there once.
     pub built: bool,
     /// Addresses of the stores that wait there, for hosts.
-    #[serde(default)]
     pub standby: Vec<String>,
     /// Its trees from before, until the replica has had everything once: the store need not send
     /// equal objects again.

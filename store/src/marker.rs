@@ -17,24 +17,22 @@ pub struct Marker {
 impl Marker {
     /// Of a new installation.
     pub fn new() -> Result<Marker> {
-        let installation = format!("{:032x}", random::identity()?);
-        Ok(Marker { format: FORMAT, installation, created_by: longhaul_base::software() })
+        Ok(Marker::of(&format!("{:032x}", random::identity()?)))
     }
 
-    /// Of a replica, which a longhaul that does not know such must not take for what it is not.
-    pub fn of_replica(installation: &str) -> Marker {
+    /// Of another place of an installation.
+    pub fn of(installation: &str) -> Marker {
         let installation = installation.to_owned();
-        Marker { format: REPLICA_FORMAT, installation, created_by: longhaul_base::software() }
+        Marker { format: FORMAT, installation, created_by: longhaul_base::software() }
     }
 
     /// The identity of the installation that a marker names; `path` is where it is.
     pub fn parse(text: &[u8], path: &str) -> Result<String> {
         let marker: Marker = serde_json::from_slice(text)
             .with_context(|| format!("{path} is damaged: bring it back from a copy"))?;
-        if marker.format != FORMAT && marker.format != REPLICA_FORMAT {
+        if marker.format != FORMAT {
             bail!(
-                "{path} says format {}, and this longhaul knows formats {FORMAT} and \
-                 {REPLICA_FORMAT}: use a newer longhaul",
+                "{path} says format {}, and this longhaul knows format {FORMAT}: use a newer longhaul",
                 marker.format
             );
         }
@@ -44,8 +42,6 @@ impl Marker {
 
 /// The file that makes a directory the data directory of a store.
 const FORMAT: u32 = 1;
-/// Of one that began as a replica.
-const REPLICA_FORMAT: u32 = 2;
 
 /// Refuses the directory of a host. Comes before any write to it.
 pub fn refuse_host(option: &str, dir: &Path) -> Result<()> {

@@ -54,16 +54,12 @@ struct ScrubState {
     /// When the last pass began, or if there was none, when the store did, in seconds since 1970.
     began: u64,
     /// When the last whole pass ended.
-    #[serde(default)]
     ended: Option<u64>,
     /// The last object that the present pass has verified; nothing if none is under way.
-    #[serde(default)]
     at: Option<String>,
-    /// Known damage.
-    #[serde(default)]
+    /// What is damaged, as far as it is known.
     damage: Vec<DamagedObject>,
-    /// The damage that the present pass has found.
-    #[serde(default)]
+    /// What the present pass has found damaged.
     found: Vec<DamagedObject>,
 }
 

@@ -18,7 +18,7 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 1;
 const CIPHER: &str = "AES-256-GCM";
 /// Most data keys, and most volumes behind a clone.
 const MAX_KEYS: usize = 1000;
@@ -95,8 +95,8 @@ impl KeyList {
         let Versioned { version } = serde_json::from_slice(data).context(damaged)?;
         if version != VERSION {
             bail!(
-                "the volume's keys are of version {version}, and this longhaul knows version \
-                 {VERSION}: use another one"
+                "the volume's keys are of version {version}, and this longhaul knows version {VERSION}: use a \
+                 newer one"
             );
         }
         let list: KeyList = serde_json::from_slice(data).context(damaged)?;
@@ -147,7 +147,7 @@ impl KeyList {
     /// If the random numbers give out.
     pub fn seal(owner: &Owner, unlocked: &Unlocked, slots: Vec<Slot>) -> Result<KeyList> {
         let Unlocked { keys, parents, secret, retires } = unlocked;
-        let wrapping = cipher(&*secret.derive("longhaul wrapped data keys 2")?)?;
+        let wrapping = cipher(&*secret.derive("longhaul wrapped data keys 1")?)?;
         let wrap = |(number, key): (&u32, &DataKey)| {
             let purpose = purpose(owner.volume, *number);
             let wrapped = hex(&seal(&wrapping, &purpose, key.bytes())?);
@@ -208,7 +208,7 @@ impl KeyList {
                  `longhaul volume key rebind {name} --was {was}` says it"
             );
         }
-        let wrapping = cipher(&*secret.derive("longhaul wrapped data keys 2")?)?;
+        let wrapping = cipher(&*secret.derive("longhaul wrapped data keys 1")?)?;
         let mut keys = BTreeMap::new();
         for WrappedKey { number, wrapped } in &self.keys {
             let sealed = unhex(wrapped).unwrap_or_default();
@@ -299,7 +299,7 @@ impl KeyList {
 }
 
 fn authenticator(secret: &Secret) -> Result<hmac::Key> {
-    let key = secret.derive("longhaul list of keys 2")?;
+    let key = secret.derive("longhaul list of keys 1")?;
     Ok(hmac::Key::new(hmac::HMAC_SHA256, &*key))
 }
 

@@ -176,7 +176,7 @@ fn what_a_store_asks_of_a_passphrase_is_bounded() {
         let data = serde_json::to_vec(&changed).unwrap();
         assert!(KeyList::parse(&data).is_err(), "{count} {field}");
     }
-    for data in [&b"{"[..], b"[]", b"{\"version\":1}", b"{\"version\":3}", &[b'['; 200 << 10]] {
+    for data in [&b"{"[..], b"[]", b"{\"version\":1}", b"{\"version\":2}", &[b'['; 200 << 10]] {
         assert!(KeyList::parse(data).is_err());
     }
 }

@@ -94,7 +94,7 @@ impl WriteLog {
             let mut rest = data;
             for range in records(range, longest) {
                 let kind = if packs { Kind::Packed } else { kind };
-                let Some((addr, seq, out)) = self.journal.append(kind) else { return false };
+                let Some((addr, seq, out)) = self.journal.append() else { return false };
                 let mut header = Header { kind, seq, range, ..header };
                 match (kind, staged) {
                     (Kind::Packed, _) => {

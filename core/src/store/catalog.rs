@@ -386,11 +386,6 @@ struct StoredParent {
 }
 
 const SPEC_VERSION: u32 = 1;
-/// Of a description with parents: what does not know them must not open such a volume.
-const CLONE_VERSION: u32 = 2;
-/// Of a volume of a tenant, with parents or not: what does not know tenants must not show it to
-/// anyone.
-const TENANT_VERSION: u32 = 3;
 
 impl From<&VolumeSpec> for SpecParts {
     fn from(spec: &VolumeSpec) -> SpecParts {
@@ -400,11 +395,7 @@ impl From<&VolumeSpec> for SpecParts {
             snapshot: parent.snapshot.to_string(),
         });
         SpecParts {
-            version: match (spec.tenant(), spec.parents.is_empty()) {
-                (Some(_), _) => TENANT_VERSION,
-                (None, false) => CLONE_VERSION,
-                (None, true) => SPEC_VERSION,
-            },
+            version: SPEC_VERSION,
             name: spec.name.clone(),
             id: spec.id.to_string(),
             sectors: spec.created_sectors,
@@ -421,7 +412,7 @@ impl SpecParts {
     /// # Errors
     /// What is wrong with them.
     pub(super) fn check(self) -> Result<VolumeSpec, String> {
-        if !(SPEC_VERSION..=TENANT_VERSION).contains(&self.version) {
+        if self.version != SPEC_VERSION {
             return Err(format!("it is of version {}, which needs a newer longhaul", self.version));
         }
         tenant::check_volume_name(&self.name).map_err(|error| error.to_string())?;
@@ -434,15 +425,8 @@ impl SpecParts {
             parents.push(Parent { volume, segment: *segment, snapshot });
         }
         let falling = parents.windows(2).all(|pair| pair[1].segment < pair[0].segment);
-        let fits = match self.version {
-            TENANT_VERSION => true,
-            version => parents.is_empty() == (version == SPEC_VERSION),
-        };
-        if parents.len() > MAX_PARENTS || !falling || !fits {
+        if parents.len() > MAX_PARENTS || !falling {
             return Err("its parents make no sense".to_owned());
-        }
-        if (self.version == TENANT_VERSION) != tenant::tenant_of(&self.name).is_some() {
-            return Err(format!("version {} is not that of such a name", self.version));
         }
         Ok(VolumeSpec {
             id: identity(&self.id)?,

@@ -26,10 +26,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the format.
 pub const ROOT_VERSION: u16 = 1;
-/// Version of a root with snapshots or clones.
-pub const SNAPSHOT_VERSION: u16 = 2;
-/// Version of one that says what has moved, and what the second says behind that.
-pub const MOVED_VERSION: u16 = 3;
 /// Most runs of level 0.
 pub const MAX_RUNS: usize = 1 << 12;
 
@@ -128,21 +124,12 @@ pub fn encode(
             out.put_slice(&fragment.describe());
         }
     }
-    let mut version = ROOT_VERSION;
-    if !state.snapshots.is_empty() {
-        version = SNAPSHOT_VERSION;
-    }
-    if !moved.is_empty() {
-        moved.encode(&mut out);
-        version = MOVED_VERSION;
-    }
-    if !state.snapshots.is_empty() {
-        put_snapshots(&state.snapshots, pins, &mut out);
-    }
+    moved.encode(&mut out);
+    put_snapshots(&state.snapshots, pins, &mut out);
     let body = &out[HEADER_BYTES..];
     let mut raw = RawHeader {
         magic: MAGIC.into(),
-        version: version.into(),
+        version: ROOT_VERSION.into(),
         flags: flags.into(),
         volume: state.volume.0.into(),
         generation: generation.into(),
@@ -258,8 +245,7 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
     if raw.magic.get() != MAGIC {
         return Err(MapError::Magic("root"));
     }
-    let version = raw.version.get();
-    if !(ROOT_VERSION..=MOVED_VERSION).contains(&version) {
+    if raw.version.get() != ROOT_VERSION {
         return Err(MapError::Version(raw.version.get()));
     }
     if crc32c::crc32c(&raw.as_bytes()[..HEADER_BYTES - 4]) != raw.crc.get() {
@@ -308,21 +294,8 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
         all.push(run);
         rest = after;
     }
-    let mut moved = Moved::default();
-    if version == MOVED_VERSION {
-        moved = Moved::take(&mut rest)?.filter(|moved| !moved.is_empty()).ok_or(bad)?;
-    }
-    let (mut snapshots, mut pins) = (Snapshots::default(), Pins::new());
-    if version == SNAPSHOT_VERSION || version == MOVED_VERSION && !rest.is_empty() {
-        (snapshots, pins) = take_snapshots(rest, raw.number.get()).ok_or(bad)?;
-        rest = &[];
-        if snapshots.is_empty() {
-            return Err(bad);
-        }
-    }
-    if !rest.is_empty() {
-        return Err(bad);
-    }
+    let moved = Moved::take(&mut rest)?;
+    let (snapshots, pins) = take_snapshots(rest, raw.number.get()).ok_or(bad)?;
     let sorted = all.split_off(runs);
     let levels = Levels::new(all, sorted)?;
     let mut state = LogState::new(spec, announce_max);
@@ -409,8 +382,10 @@ mod tests {
             "3c000000 01000000 78563412 01000000",
             "02000000",
         ];
+        // Nothing has moved, and there are no snapshots.
+        assert!(hex.ends_with(&"00".repeat(24 + 8)), "{hex}");
         assert!(hex.starts_with(&expected.concat().replace(' ', "")), "{hex}");
-        assert_eq!(bytes.len(), HEADER_BYTES + 72 + 3 + 4 * 4 + 4 * DESCRIPTION_BYTES);
+        assert_eq!(bytes.len(), HEADER_BYTES + 72 + 3 + 4 * 4 + 4 * DESCRIPTION_BYTES + 24 + 8);
         assert_eq!((HEADER_BYTES, DESCRIPTION_BYTES), (96, 80));
     }
 
@@ -446,14 +421,13 @@ mod tests {
     }
 
     #[test]
-    fn what_has_moved_is_told_by_the_third_version() {
+    fn what_has_moved_round_trips() {
         let (plain, levels) = root();
         let (state, _, pins) = with_snapshots();
         let second = Levels::new(vec![vec![fragment(1 << 63, 7)]], Vec::new()).unwrap();
         let moved = Moved { levels: second, stored_bytes: 1 << 40, named_bytes: 99 };
         for (state, pins) in [(plain, Pins::new()), (state, pins)] {
             let bytes = encode(5, &state, &levels, &pins, &moved, 100);
-            assert_eq!(bytes[4], 3);
             let root = parse(&spec(), &bytes, 100).unwrap();
             assert_eq!((&root.levels, &root.moved, &root.pins), (&levels, &moved, &pins));
             assert_eq!(root.state.snapshots, state.snapshots);
@@ -470,14 +444,14 @@ mod tests {
         let (state, levels, pins) = with_snapshots();
         let bytes = encode(5, &state, &levels, &pins, &none, 100);
         let plain = encode(5, &root().0, &levels, &Pins::new(), &none, 100);
-        assert_eq!((bytes[4], plain[4]), (2, 1), "what has none is as it was");
-        assert_eq!(bytes.len() - plain.len(), 8 + 2 * 58 + 2 + 3 + 25 + 1);
+        assert_eq!(bytes.len() - plain.len(), 2 * 58 + 2 + 3 + 25 + 1);
         let expected = [
             "02000000 01000000",
             "0800000000000000 08000000000000000000000000000000 00f1536500000000 8403000000000000",
             "0300000000000000 0200000000000000 01 02 7338",
         ];
-        let hex: String = bytes[plain.len()..].iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String =
+            bytes[plain.len() - 8..].iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(hex.starts_with(&expected.concat().replace(' ', "")), "{hex}");
         let found = parse(&spec(), &bytes, 100).unwrap();
         assert_eq!((&found.state.snapshots, &found.pins), (&state.snapshots, &pins));

@@ -167,7 +167,6 @@ mod tests {
             footer_bytes: 0,
             previous: 0,
             sectors: 0,
-            newest: 1,
         };
         let footer = Footer { pieces, ..Footer::default() };
         let (_, data) = segment::build(header, footer, vec![records.freeze()]);

@@ -25,20 +25,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the format.
 pub const SEGMENT_VERSION: u16 = 1;
-/// Version in the header of a segment that resizes: what knows only [`SEGMENT_VERSION`] must not go
-/// on with the log of a volume whose size it does not know.
-pub const RESIZE_VERSION: u16 = 2;
-/// Version in the header of a segment with staged records: what does not know them must not go on
-/// with the log either.
-pub const STAGED_VERSION: u16 = 3;
-/// Version in the header of a segment with packed records, and perhaps staged ones.
-pub const PACKED_VERSION: u16 = 4;
-/// Version in the header of a segment about snapshots or clones: what does not know them would
-/// delete what they need.
-pub const NOTE_VERSION: u16 = 5;
-/// Version in the header of a segment that makes the volume smaller: what does not know it would
-/// show what was cut off.
-pub const SHRINK_VERSION: u16 = 6;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 128;
 /// Bytes of a trailer.
@@ -53,7 +39,7 @@ pub const MAX_FOOTER_BYTES: u64 = FOOTER_BYTES as u64
         * (PIECE_BYTES + STAGED_BYTES) as u64
     + (MAX_ANNOUNCED * announce::MAX_ENTRY_BYTES) as u64
     + (NOTE_BYTES + u8::MAX as usize) as u64
-    + KEY_BYTES as u64;
+    + size_of::<KeyId>() as u64;
 
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"LHSG");
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"LHSF");
@@ -62,8 +48,6 @@ const FOOTER_BYTES: usize = 24;
 const PIECE_BYTES: usize = 32;
 const NOTE_BYTES: usize = 33;
 const FLAG_ROUNDED: u16 = 1;
-const FLAG_KEY: u16 = 2;
-const KEY_BYTES: usize = 32;
 
 const _: () = assert!(MAX_RECORDS_BYTES + MAX_FOOTER_BYTES < u32::MAX as u64, "offsets are u32");
 
@@ -208,24 +192,9 @@ pub struct Header {
     pub previous: u32,
     /// For a segment that resizes: the size of the volume from here on, in sectors. Otherwise 0.
     pub sectors: u64,
-    /// Version of the newest record in it; 1 if there is none.
-    pub newest: u8,
 }
 
 impl Header {
-    fn version(&self) -> u16 {
-        match self.kind {
-            SegmentKind::Resize => RESIZE_VERSION,
-            SegmentKind::Shrink => SHRINK_VERSION,
-            kind if kind.has_note() => NOTE_VERSION,
-            _ => match self.newest {
-                record::PACKED_VERSION => PACKED_VERSION,
-                record::STAGED_VERSION => STAGED_VERSION,
-                _ => SEGMENT_VERSION,
-            },
-        }
-    }
-
     /// Where footer and trailer lie in the object.
     #[must_use]
     pub fn tail(&self) -> std::ops::Range<u64> {
@@ -277,8 +246,7 @@ pub struct Footer {
     pub base: Seq,
     /// For a segment about a snapshot or a clone: which.
     pub note: Option<Note>,
-    /// For one that attaches: the key of the session that asked for it. [`KeyId::NONE`] takes no
-    /// bytes.
+    /// For one that attaches: the key of the session that asked for it.
     pub key: KeyId,
 }
 
@@ -408,8 +376,8 @@ const _: () = assert!(size_of::<RawNote>() == NOTE_BYTES);
 const _: () = assert!(size_of::<RawTrailer>() == TRAILER_BYTES);
 const _: () = assert!(MAX_NAME_BYTES <= u8::MAX as usize);
 
-/// Puts a segment together around `records`, which are not copied. Lengths in `header`, and whether
-/// records are staged, are filled in; offsets in the footer are those of the object already.
+/// Puts a segment together around `records`, which are not copied. Lengths in `header` are filled in;
+/// offsets in the footer are those of the object already.
 ///
 /// # Panics
 /// If the records are longer than [`MAX_RECORDS_BYTES`], which the engine's limits exclude.
@@ -423,8 +391,7 @@ pub fn build(mut header: Header, footer: Footer, records: Vec<Bytes>) -> (Segmen
             + footer.announced.len() * 8
             + TRAILER_BYTES,
     );
-    header.newest = newest(&footer.pieces);
-    put_footer(&footer, header.last, &mut tail);
+    put_footer(&footer, &header, &mut tail);
     header.records_bytes = records_bytes as u32;
     header.footer_bytes = tail.len() as u32;
     let (head, header_crc) = encode_header(&header);
@@ -451,7 +418,7 @@ pub fn build(mut header: Header, footer: Footer, records: Vec<Bytes>) -> (Segmen
 fn encode_header(header: &Header) -> (Bytes, u32) {
     let raw = RawHeader {
         magic: HEADER_MAGIC.into(),
-        version: header.version().into(),
+        version: SEGMENT_VERSION.into(),
         kind: header.kind.code(),
         flags: 0,
         volume: header.volume.0.into(),
@@ -475,14 +442,8 @@ fn encode_header(header: &Header) -> (Bytes, u32) {
     (out.freeze(), crc)
 }
 
-/// Version of the newest of the records; 1 if there is none.
-fn newest(pieces: &[Piece]) -> u8 {
-    pieces.iter().map(|piece| piece.kind.version()).max().unwrap_or(record::RECORD_VERSION)
-}
-
-fn put_footer(footer: &Footer, committed: Seq, out: &mut BytesMut) {
-    let keyed = footer.key != KeyId::NONE;
-    let flags = if footer.rounded { FLAG_ROUNDED } else { 0 } | if keyed { FLAG_KEY } else { 0 };
+fn put_footer(footer: &Footer, header: &Header, out: &mut BytesMut) {
+    let flags = if footer.rounded { FLAG_ROUNDED } else { 0 };
     let raw = RawFooter {
         magic: FOOTER_MAGIC.into(),
         version: SEGMENT_VERSION.into(),
@@ -510,10 +471,10 @@ fn put_footer(footer: &Footer, committed: Seq, out: &mut BytesMut) {
     if let Some(note) = &footer.note {
         put_note(note, out);
     }
-    if keyed {
+    if header.kind == SegmentKind::Attach {
         out.extend_from_slice(&footer.key.0);
     }
-    announce::encode(&footer.announced, committed, out);
+    announce::encode(&footer.announced, header.last, out);
 }
 
 fn put_note(note: &Note, out: &mut BytesMut) {
@@ -553,7 +514,7 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
     if raw.magic.get() != HEADER_MAGIC {
         return Err(SegmentError::Magic("segment"));
     }
-    if !(SEGMENT_VERSION..=SHRINK_VERSION).contains(&raw.version.get()) {
+    if raw.version.get() != SEGMENT_VERSION {
         return Err(SegmentError::Version(raw.version.get()));
     }
     let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
@@ -575,18 +536,11 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
         footer_bytes: raw.footer_bytes.get(),
         previous: raw.previous.get(),
         sectors: raw.sectors.get(),
-        newest: match raw.version.get() {
-            PACKED_VERSION => record::PACKED_VERSION,
-            STAGED_VERSION => record::STAGED_VERSION,
-            _ => record::RECORD_VERSION,
-        },
     };
     let commits = kind == SegmentKind::Data;
     let shrinks = kind == SegmentKind::Shrink;
     let resizes = shrinks || kind == SegmentKind::Resize;
     let possible = raw.flags == 0
-        && raw.version.get() == header.version()
-        && (commits || header.newest == record::RECORD_VERSION)
         && (header.sectors > 0) == resizes
         && header.sectors <= MAX_VOLUME_SECTORS
         && header.number > 0
@@ -679,8 +633,7 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
         (offset, seq) = (piece.end(), piece.seq);
         pieces.push(piece);
     }
-    if newest(&pieces) != header.newest
-        || offset != header.tail().start
+    if offset != header.tail().start
         || (!pieces.is_empty() && seq != last)
         || shrinks && pieces.len() != 1
     {
@@ -692,19 +645,16 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
         let (found, after) = take_note(header.kind, rest).ok_or(bad)?;
         (note, rest) = (Some(found), after);
     }
-    let flags = raw.flags.get();
     let mut key = KeyId::NONE;
-    if flags & FLAG_KEY != 0 {
-        let bad = SegmentError::Invalid("impossible key");
-        let (found, after) = rest.split_first_chunk().ok_or(bad)?;
+    if header.kind == SegmentKind::Attach {
+        let (found, after) =
+            rest.split_first_chunk().ok_or(SegmentError::Invalid("no key in the footer"))?;
         (key, rest) = (KeyId(*found), after);
-        if key == KeyId::NONE || header.kind != SegmentKind::Attach {
-            return Err(bad);
-        }
     }
     let announced = announce::decode(rest, raw.announced.get() as usize, header.last)
         .ok_or(SegmentError::Invalid("impossible announced ranges"))?;
-    if flags & !(FLAG_ROUNDED | FLAG_KEY) != 0 {
+    let flags = raw.flags.get();
+    if flags & !FLAG_ROUNDED != 0 {
         return Err(SegmentError::Invalid("unknown flags"));
     }
     let rounded = flags & FLAG_ROUNDED != 0;

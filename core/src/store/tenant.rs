@@ -88,10 +88,7 @@ pub fn rates(limits: &TenantLimits, stores: u64) -> Rates {
 /// tenant any more.
 #[must_use]
 pub fn encode(limits: Option<&TenantLimits>) -> Vec<u8> {
-    let rated = limits.is_some_and(|limits| limits.max_iops.is_some() || limits.max_rate.is_some());
-    // A version that knows nothing of rates would take them away with the next change of the rest.
-    let version = if rated { RATES_VERSION } else { VERSION };
-    let stored = Stored { version, limits: limits.map(StoredLimits::from) };
+    let stored = Stored { version: VERSION, limits: limits.map(StoredLimits::from) };
     // Serializing integers into memory cannot fail.
     let mut out = serde_json::to_vec(&stored).unwrap_or_default();
     out.push(b'\n');
@@ -108,7 +105,7 @@ pub fn decode(key: &str, bytes: &[u8]) -> Result<Option<TenantLimits>, CatalogEr
         return Err(bad(format!("it has {} bytes", bytes.len())));
     }
     let stored: Stored = serde_json::from_slice(bytes).map_err(|error| bad(error.to_string()))?;
-    if !(VERSION..=RATES_VERSION).contains(&stored.version) {
+    if stored.version != VERSION {
         return Err(bad(format!(
             "it is of version {}, which needs a newer longhaul",
             stored.version
@@ -118,8 +115,6 @@ pub fn decode(key: &str, bytes: &[u8]) -> Result<Option<TenantLimits>, CatalogEr
 }
 
 const VERSION: u32 = 1;
-/// Of a record with a limit on operations or bytes a second.
-const RATES_VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
@@ -133,9 +128,7 @@ struct StoredLimits {
     max_volumes: Option<u64>,
     max_bytes: Option<u64>,
     max_stored: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_iops: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_rate: Option<u64>,
 }
 
@@ -174,22 +167,18 @@ mod tests {
 
     #[test]
     fn records_round_trip_and_keep_their_form() {
-        let limits = TenantLimits { max_volumes: Some(3), ..TenantLimits::default() };
+        let limits =
+            TenantLimits { max_volumes: Some(3), max_iops: Some(500), ..TenantLimits::default() };
         let key = key("acme", 17);
         assert_eq!(parse_key(&key), Some(("acme", 17)));
         let text = String::from_utf8(encode(Some(&limits))).unwrap();
-        let form = "\"max_volumes\":3,\"max_bytes\":null,\"max_stored\":null";
+        let form = "\"max_volumes\":3,\"max_bytes\":null,\"max_stored\":null,\"max_iops\":500,\
+                    \"max_rate\":null";
         assert_eq!(text, format!("{{\"version\":1,\"limits\":{{{form}}}}}\n"));
-        assert_eq!(decode(&key, text.as_bytes()), Ok(Some(limits.clone())));
-        // What older ones do not know they have to refuse.
-        let rated = TenantLimits { max_iops: Some(500), max_rate: Some(1 << 20), ..limits };
-        let text = String::from_utf8(encode(Some(&rated))).unwrap();
-        let rates = "\"max_iops\":500,\"max_rate\":1048576";
-        assert_eq!(text, format!("{{\"version\":2,\"limits\":{{{form},{rates}}}}}\n"));
-        assert_eq!(decode(&key, text.as_bytes()), Ok(Some(rated)));
+        assert_eq!(decode(&key, text.as_bytes()), Ok(Some(limits)));
         assert_eq!(encode(None), b"{\"version\":1}\n");
         assert_eq!(decode(&key, &encode(None)), Ok(None));
-        for bad in ["{", "{\"version\":3}", "{\"version\":1,\"limits\":{\"max_volumes\":-1}}"] {
+        for bad in ["{", "{\"version\":2}", "{\"version\":1,\"limits\":{\"max_volumes\":-1}}"] {
             let error = decode(&key, bad.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(&key), "{error}");
         }

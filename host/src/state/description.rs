@@ -97,11 +97,9 @@ pub struct VolumeFile {
     /// next start leaves the volume alone.
     pub released: bool,
     /// Whether the store had everything when it was released.
-    #[serde(default)]
     pub delivered: bool,
-    /// Whether it was encrypted at the last attach. From then on the host writes no plain text to
-    /// it, whatever the store says.
-    #[serde(default)]
+    /// Whether it was encrypted at the last attach: whatever the store says, nothing is written to
+    /// it in plain text from then on.
     pub encrypted: bool,
 }
 
@@ -202,10 +200,12 @@ pub fn read_volume(path: &Path) -> Result<VolumeFile> {
     read().with_context(|| format!("{} does not describe a volume", path.display()))
 }
 
-/// Refuses a file of a later version.
+/// Refuses a file of another version.
 pub(super) fn known_version(version: u32) -> Result<()> {
-    if version > VERSION {
-        bail!("it has version {version}, and this longhaul knows up to {VERSION}: use a newer one");
+    if version != VERSION {
+        bail!(
+            "it has version {version}, and this longhaul knows version {VERSION}: use a newer one"
+        );
     }
     Ok(())
 }

@@ -28,16 +28,13 @@ const KEPT: Duration = Duration::days(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
     /// How often it has changed in the location.
-    #[serde(default)]
     pub generation: u64,
     /// By serial number, as [`super::inspect`] gives it.
     pub accepted: BTreeMap<String, Grant>,
     /// Serial numbers that were withdrawn, to the end of their certificates' validity.
-    #[serde(default)]
     pub withdrawn: BTreeMap<String, String>,
     /// Keys of credentials that were withdrawn, as grants have them, to the end of every certificate that may be signed
     /// for them before all stores know.
-    #[serde(default)]
     pub withdrawn_keys: BTreeMap<String, String>,
 }
 

@@ -62,7 +62,7 @@ impl ReplicaObjects {
                 refuse_foreign(dir)?;
                 if installation(dir)?.is_none() {
                     files::create_dir(dir)?;
-                    let marker = Marker::of_replica(&self.installation);
+                    let marker = Marker::of(&self.installation);
                     let path = dir.join(longhaul_base::dirs::STORE_FILE);
                     files::replace(&path, &serde_json::to_vec_pretty(&marker)?, 0o600)?;
                 }

@@ -255,7 +255,6 @@ mod tests {
             tail: at,
             synced_addr: 0,
             prev_crc: 0,
-            newest: 1,
         };
         data.resize(header.frame_bytes() as usize, 0);
         header.encode_to(&mut data);

@@ -1,14 +1,12 @@
 //! The bytes of the journal: geometry, file header, frame header. `docs/formats.md` draws them.
 
 use crate::block::{Epoch, Seq, VolumeId};
-use crate::record::{MAX_RECORD_SECTORS, PACKED_VERSION, RECORD_VERSION};
+use crate::record::MAX_RECORD_SECTORS;
 use bytes::Bytes;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of file headers, and of frames that hold only records of the first version. Other frames
-/// have the version of their newest record ([`crate::record::Kind::version`]). A program that does
-/// not know it must not take the frame for the end of the journal.
+/// Version of file headers and frames. What does not know it must not take a frame for the end of the journal.
 pub const JOURNAL_VERSION: u16 = 1;
 /// Frames start at multiples of this, and the file header takes one of it.
 pub const PAGE_BYTES: u64 = 4096;
@@ -383,8 +381,6 @@ pub struct FrameHeader {
     pub synced_addr: u64,
     /// Header checksum of the frame before.
     pub prev_crc: u32,
-    /// Version of the newest record in it.
-    pub newest: u8,
 }
 
 /// Names a frame so that no other frame that ever lay at its address can pass for it.
@@ -430,7 +426,7 @@ impl FrameHeader {
     pub fn encode_to(&self, frame: &mut [u8]) -> u32 {
         let mut raw = RawFrame {
             magic: FRAME_MAGIC.into(),
-            version: u16::from(self.newest).into(),
+            version: JOURNAL_VERSION.into(),
             reserved: 0.into(),
             journal: self.journal.into(),
             incarnation: self.incarnation.into(),
@@ -468,13 +464,9 @@ impl FrameHeader {
         {
             return Ok(None);
         }
-        let newest = match u8::try_from(raw.version.get()) {
-            Ok(version @ RECORD_VERSION..=PACKED_VERSION) => version,
-            _ => {
-                let (version, journal) = (raw.version.get(), raw.journal.get());
-                return Err(OtherVersion { version, journal });
-            }
-        };
+        if raw.version.get() != JOURNAL_VERSION {
+            return Err(OtherVersion { version: raw.version.get(), journal: raw.journal.get() });
+        }
         let header = FrameHeader {
             journal: raw.journal.get(),
             incarnation: raw.incarnation.get(),
@@ -492,7 +484,6 @@ impl FrameHeader {
             },
             synced_addr: raw.synced_addr.get(),
             prev_crc: raw.prev_crc.get(),
-            newest,
         };
         let sound = header.frame_bytes() <= MAX_FRAME_BYTES
             && header.addr.is_multiple_of(PAGE_BYTES)

@@ -24,7 +24,6 @@ pub(crate) use stability::FinishedOperation;
 
 use super::io::DiskOperation;
 use crate::block::{Epoch, Seq, Time};
-use crate::record::{Kind, RECORD_VERSION};
 use bytes::{Bytes, BytesMut};
 use frames::Frames;
 use memory::FrameMemory;
@@ -40,8 +39,6 @@ struct OpenFrame {
     first: Seq,
     last: Seq,
     born: Time,
-    /// Version of the newest record in it.
-    newest: u8,
 }
 
 /// The present place of the bytes at an address.
@@ -270,16 +267,14 @@ impl Journal {
         self.enter(addr);
         data.resize(FRAME_HEADER_BYTES, 0);
         let (first, last) = (self.next_seq, self.next_seq - 1);
-        self.open =
-            Some(OpenFrame { addr, limit, data, first, last, born: now, newest: RECORD_VERSION });
+        self.open = Some(OpenFrame { addr, limit, data, first, last, born: now });
         true
     }
 
-    /// The place of the next record of that kind: its address, its number, and the buffer to append
-    /// it to. Call only after [`Journal::make_room`].
-    pub(crate) fn append(&mut self, kind: Kind) -> Option<(u64, Seq, &mut BytesMut)> {
+    /// Where the next record goes: its address, its number, and the buffer to append it to. Call only
+    /// after [`Journal::make_room`].
+    pub(crate) fn append(&mut self) -> Option<(u64, Seq, &mut BytesMut)> {
         let open = self.open.as_mut()?;
-        open.newest = open.newest.max(kind.version());
         let seq = self.next_seq;
         self.next_seq += 1;
         open.last = seq;
@@ -400,7 +395,7 @@ impl Journal {
     /// Closes the open frame, if there is one.
     pub(crate) fn seal(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let OpenFrame { addr, mut data, first, last, born, newest, .. } = open;
+        let OpenFrame { addr, mut data, first, last, born, .. } = open;
         let before = data.capacity() as u64;
         let body = data.len() - FRAME_HEADER_BYTES;
         let bytes = FrameHeader::frame_bytes_for(body as u64);
@@ -422,7 +417,6 @@ impl Journal {
             tail,
             synced_addr: self.disk.stable().min(addr),
             prev_crc: self.prev_crc,
-            newest,
         };
         self.prev_crc = header.encode_to(&mut data);
         self.number += 1;
@@ -446,15 +440,7 @@ impl Journal {
         self.enter(addr);
         data.resize(FRAME_HEADER_BYTES, 0);
         let (first, last) = (self.next_seq, self.next_seq - 1);
-        self.open = Some(OpenFrame {
-            addr,
-            limit: PAGE,
-            data,
-            first,
-            last,
-            born: now,
-            newest: RECORD_VERSION,
-        });
+        self.open = Some(OpenFrame { addr, limit: PAGE, data, first, last, born: now });
         self.seal();
         true
     }

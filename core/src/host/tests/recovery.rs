@@ -40,7 +40,6 @@ fn golden_frame_header() {
         tail: FrameRef { addr: 0x1000, number: 8, prev_crc: 0x0102_0304, before: 70 },
         synced_addr: 0x1000,
         prev_crc: 0x0506_0708,
-        newest: 1,
     };
     let mut bytes = [0xff; 128];
     let crc = header.encode_to(&mut bytes);
@@ -225,7 +224,6 @@ fn later_frame(journal: u128) -> [u8; 128] {
         tail: FrameRef::default(),
         synced_addr: 0,
         prev_crc: 0,
-        newest: 1,
     };
     let mut bytes = [0; 128];
     header.encode_to(&mut bytes);

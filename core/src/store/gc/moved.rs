@@ -16,8 +16,6 @@ use bytes::{BufMut, BytesMut};
 pub const FIRST_FRAGMENT: u64 = 1 << 63;
 /// Most runs of its level 0.
 const MAX_RUNS: usize = 1 << 12;
-/// Before what a root says of it.
-const TAG: [u8; 4] = *b"MOVD";
 
 /// The sector of the second map that stands for a segment; `None` for staged objects, which do not
 /// move.
@@ -61,9 +59,6 @@ impl Moved {
     pub fn encode(&self, out: &mut BytesMut) {
         let runs = self.levels.runs();
         let all = || runs.iter().chain(self.levels.sorted());
-        let bytes = 24 + all().map(|run| 4 + run.len() * DESCRIPTION_BYTES).sum::<usize>();
-        out.put_slice(&TAG);
-        out.put_u32_le(bytes as u32);
         out.put_u64_le(self.stored_bytes);
         out.put_u64_le(self.named_bytes);
         out.put_u32_le(runs.len() as u32);
@@ -76,17 +71,13 @@ impl Moved {
         }
     }
 
-    /// Takes it from the beginning of the rest of a root, if that is next.
+    /// Takes it from the beginning of the rest of a root.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn take(bytes: &mut &[u8]) -> Result<Option<Moved>, MapError> {
-        let Some(rest) = bytes.strip_prefix(&TAG) else { return Ok(None) };
+    pub fn take(bytes: &mut &[u8]) -> Result<Moved, MapError> {
         let bad = MapError::Invalid("impossible list of what has moved");
-        let (length, rest) = rest.split_first_chunk().ok_or(bad)?;
-        let length = u32::from_le_bytes(*length) as usize;
-        let (section, rest) = rest.split_at_checked(length).ok_or(bad)?;
-        let (head, mut section) = section.split_first_chunk::<24>().ok_or(bad)?;
+        let (head, mut rest) = bytes.split_first_chunk::<24>().ok_or(bad)?;
         let number = |at: usize| head[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | *b as usize);
         let long = |at: usize| number(at) as u64 | (number(at + 4) as u64) << 32;
         let (runs, levels) = (number(16), number(20));
@@ -95,20 +86,17 @@ impl Moved {
         }
         let mut all = Vec::with_capacity(runs + levels);
         for _ in 0..runs + levels {
-            let (count, after) = section.split_first_chunk().ok_or(bad)?;
+            let (count, after) = rest.split_first_chunk().ok_or(bad)?;
             let bytes = (u32::from_le_bytes(*count) as usize).checked_mul(DESCRIPTION_BYTES);
             let (run, after) = after.split_at_checked(bytes.ok_or(bad)?).ok_or(bad)?;
             let run = run.as_chunks::<DESCRIPTION_BYTES>().0;
             all.push(run.iter().map(|each| Fragment::parse(each)).collect::<Result<Vec<_>, _>>()?);
-            section = after;
-        }
-        if !section.is_empty() {
-            return Err(bad);
+            rest = after;
         }
         *bytes = rest;
         let sorted = all.split_off(runs);
         let levels = Levels::new(all, sorted)?;
         let (stored_bytes, named_bytes) = (long(0), long(8));
-        Ok(Some(Moved { levels, stored_bytes, named_bytes }))
+        Ok(Moved { levels, stored_bytes, named_bytes })
     }
 }

@@ -79,7 +79,6 @@ fn segment_of(number: u64, records: Bytes) -> Bytes {
         footer_bytes: 0,
         previous: 0,
         sectors: 0,
-        newest: 1,
     };
     let (_, parts) = segment::build(header, segment::Footer::default(), vec![records.clone()]);
     [&parts[0][..], &records].concat().into()

@@ -497,7 +497,6 @@ impl Committer {
                 }
                 _ => 0,
             },
-            newest: record::RECORD_VERSION,
         };
         let (segment, data) = segment::build(header, footer, records);
         self.announce_unsaved = None;
