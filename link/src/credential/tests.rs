@@ -5,6 +5,7 @@ use super::directory::directory;
 use super::issued::IssuedFile;
 use super::seen::pem;
 use super::*;
+use anyhow::Result;
 use std::path::Path;
 use time::{Duration, OffsetDateTime};
 
