@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::types::{
-    Changes, DeletedVolumes, Drain, Drained, Limits, Lost, MaybeReplica, Moved, NewClone,
+    Changes, DeletedVolumes, Evacuate, Evacuated, Limits, Lost, MaybeReplica, Moved, NewClone,
     NewReplica, NewSnapshot, NewTenant, NewVolume, ReplicaChange, Restore, Snapshot,
     SnapshotSchedule, Snapshots, Standby, Stores, Tenant, Tenants, Usage, Volume, VolumeChange,
     Volumes,
@@ -208,13 +208,13 @@ impl Client {
     }
 
     /// Whether this store sends its hosts away, and how many are left.
-    pub async fn drained(&self) -> Result<Drained> {
-        self.get("/v1/store/drain").await
+    pub async fn evacuated(&self) -> Result<Evacuated> {
+        self.get("/v1/store/evacuation").await
     }
 
     /// Has it do so, or stop.
-    pub async fn drain(&self, draining: bool) -> Result<Drained> {
-        self.call(Method::PUT, "/v1/store/drain", &Drain { draining }).await
+    pub async fn evacuate(&self, evacuating: bool) -> Result<Evacuated> {
+        self.call(Method::PUT, "/v1/store/evacuation", &Evacuate { evacuating }).await
     }
 
     /// The replica of all objects.

@@ -4,7 +4,7 @@ use super::body::{MAX_BYTES, Query, Said};
 use super::failure::Failure;
 use super::session::Session;
 use super::types::{
-    Changes, DeletedVolume, DeletedVolumes, Drain, Drained, Limits, Lost, MaybeReplica, Moved,
+    Changes, DeletedVolume, DeletedVolumes, Evacuate, Evacuated, Limits, Lost, MaybeReplica, Moved,
     NewClone, NewReplica, NewSnapshot, NewTenant, NewVolume, Problem, ProblemKind, Replica,
     ReplicaChange, ReplicaMode, Restore, Snapshot, SnapshotSchedule, Snapshots, Store, Stores,
     Tenant, Tenants, Usage, Volume, VolumeChange, Volumes,
@@ -48,7 +48,7 @@ pub(super) fn router() -> Router {
         .route("/v1/tenants/{tenant}", get(tenant).put(set_tenant).delete(delete_tenant))
         .route("/v1/stores", get(stores))
         .route("/v1/stores/{store}", delete(forget_store))
-        .route("/v1/store/drain", get(drained).put(drain))
+        .route("/v1/store/evacuation", get(evacuated).put(evacuate))
         .route("/v1/store/rebalance", post(rebalance))
         .route(
             "/v1/replica",
@@ -107,8 +107,8 @@ pub(super) fn router() -> Router {
         add_replica,
         change_replica,
         remove_replica,
-        drained,
-        drain,
+        evacuated,
+        evacuate,
         rebalance,
     )
 )]
@@ -609,27 +609,30 @@ async fn forget_store(session: Session, Path(store): Path<String>) -> Result<Sta
     }
 }
 
-async fn report(session: &Session) -> Answer<Drained> {
+async fn report(session: &Session) -> Answer<Evacuated> {
     match fleet(session, StoreOperation::Report).await? {
-        StoreReply::Report(report) => Ok(Json(Drained::from(&report))),
+        StoreReply::Report(report) => Ok(Json(Evacuated::from(&report))),
         _ => Err(unexpected()),
     }
 }
 
 /// Whether this store sends its hosts to others, and how many are left.
-#[utoipa::path(get, path = "/v1/store/drain", responses((status = 200, body = Drained), (status = "\
+#[utoipa::path(get, path = "/v1/store/evacuation", responses((status = 200, body = Evacuated), (status = "\
                                                                                                    default", body = Problem)))]
-async fn drained(session: Session) -> Answer<Drained> {
+async fn evacuated(session: Session) -> Answer<Evacuated> {
     report(&session).await
 }
 
 /// Has this store send its hosts to others, as before maintenance, or take hosts again.
 #[utoipa::path(
-    put, path = "/v1/store/drain", request_body = Drain,
-    responses((status = 200, body = Drained), (status = "default", body = Problem)),
+    put, path = "/v1/store/evacuation", request_body = Evacuate,
+    responses((status = 200, body = Evacuated), (status = "default", body = Problem)),
 )]
-async fn drain(session: Session, Said(Drain { draining }): Said<Drain>) -> Answer<Drained> {
-    fleet(&session, StoreOperation::Drain { on: draining }).await?;
+async fn evacuate(
+    session: Session,
+    Said(Evacuate { evacuating }): Said<Evacuate>,
+) -> Answer<Evacuated> {
+    fleet(&session, StoreOperation::Evacuate { on: evacuating }).await?;
     report(&session).await
 }
 

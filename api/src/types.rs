@@ -389,7 +389,7 @@ impl From<&StoreState> for Store {
             addresses: store.addresses.clone(),
             state: match report {
                 None => StoreCondition::NoAnswer,
-                Some(report) if report.draining => StoreCondition::Draining,
+                Some(report) if report.evacuating => StoreCondition::Evacuating,
                 Some(_) => StoreCondition::Serving,
             },
             hosts: report.map(|report| report.hosts),
@@ -407,7 +407,7 @@ pub enum StoreCondition {
     /// It serves volumes.
     Serving,
     /// It sends its hosts to others.
-    Draining,
+    Evacuating,
     /// Nobody knows.
     NoAnswer,
 }
@@ -415,26 +415,26 @@ pub enum StoreCondition {
 /// Whether a store sends its hosts to others.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Drain {
+pub struct Evacuate {
     /// Begin, or end it.
-    pub draining: bool,
+    pub evacuating: bool,
 }
 
 /// How far a store is with that.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct Drained {
+pub struct Evacuated {
     /// Its identity.
     pub store: String,
     /// Whether it sends its hosts to others.
-    pub draining: bool,
+    pub evacuating: bool,
     /// Hosts that are still there.
     pub hosts: u32,
 }
 
-impl From<&StoreReport> for Drained {
-    fn from(report: &StoreReport) -> Drained {
-        let (store, draining, hosts) = (report.id.to_string(), report.draining, report.hosts);
-        Drained { store, draining, hosts }
+impl From<&StoreReport> for Evacuated {
+    fn from(report: &StoreReport) -> Evacuated {
+        let (store, evacuating, hosts) = (report.id.to_string(), report.evacuating, report.hosts);
+        Evacuated { store, evacuating, hosts }
     }
 }
 

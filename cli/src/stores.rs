@@ -1,4 +1,4 @@
-//! `longhaul store list`, `drain`, `rebalance`, `forget`, `audit`, `invite` and `join`.
+//! `longhaul store list`, `evacuate`, `rebalance`, `forget`, `audit`, `invite` and `join`.
 
 mod replica;
 
@@ -6,7 +6,7 @@ use crate::args::{StoreCommand, StoresArgs};
 use crate::output::{columns, fields, pretty, print};
 use anyhow::{Context as _, Result, bail};
 use longhaul_api::client::Client;
-use longhaul_api::types::{Drained, Store, StoreCondition};
+use longhaul_api::types::{Evacuated, Store, StoreCondition};
 use longhaul_base::Usage;
 use longhaul_base::files;
 use longhaul_base::text;
@@ -45,8 +45,8 @@ pub fn run(command: &StoreCommand) -> Result<()> {
     runtime.block_on(async {
         match command {
             StoreCommand::List(to) => list(to).await,
-            StoreCommand::Drain { id, off, limit, to } => {
-                Box::pin(drain(to, id.as_deref(), !off, *limit)).await
+            StoreCommand::Evacuate { id, off, limit, to } => {
+                Box::pin(evacuate(to, id.as_deref(), !off, *limit)).await
             }
             StoreCommand::Rebalance(to) => Box::pin(rebalance(to)).await,
             StoreCommand::Forget { id, to, .. } => forget(to, id).await,
@@ -192,7 +192,7 @@ async fn list(to: &StoresArgs) -> Result<()> {
 fn in_words(condition: StoreCondition) -> &'static str {
     match condition {
         StoreCondition::Serving => "serving",
-        StoreCondition::Draining => "draining",
+        StoreCondition::Evacuating => "evacuating",
         StoreCondition::NoAnswer => "no answer",
     }
 }
@@ -210,7 +210,7 @@ fn named<'a>(stores: &'a [Store], id: &str) -> Result<&'a Store> {
     }
 }
 
-async fn drain(to: &StoresArgs, id: Option<&str>, on: bool, limit: Duration) -> Result<()> {
+async fn evacuate(to: &StoresArgs, id: Option<&str>, on: bool, limit: Duration) -> Result<()> {
     let mut client = connect(to, None).await?;
     if let Some(id) = id {
         let all = client.stores().await?.stores;
@@ -219,11 +219,11 @@ async fn drain(to: &StoresArgs, id: Option<&str>, on: bool, limit: Duration) -> 
         client.close().await;
         client = connect(to, Some(&address)).await?;
     }
-    let left = drain_at(&client, on, limit).await;
+    let left = evacuate_at(&client, on, limit).await;
     client.close().await;
-    let Drained { store, hosts: left, .. } = left?;
+    let Evacuated { store, hosts: left, .. } = left?;
     if to.json {
-        print(&pretty(&json!({ "store": store, "draining": on, "hosts": left }))?)?;
+        print(&pretty(&json!({ "store": store, "evacuating": on, "hosts": left }))?)?;
     } else if !on {
         tell(&format!("store {store} takes hosts again"));
     } else if left == 0 {
@@ -257,14 +257,14 @@ async fn forget(to: &StoresArgs, id: &str) -> Result<()> {
 }
 
 /// How it stands in the end.
-async fn drain_at(client: &Client, on: bool, limit: Duration) -> Result<Drained> {
+async fn evacuate_at(client: &Client, on: bool, limit: Duration) -> Result<Evacuated> {
     let start = Instant::now();
-    let mut drained = client.drain(on).await?;
-    while on && drained.hosts > 0 && start.elapsed() < limit {
+    let mut evacuated = client.evacuate(on).await?;
+    while on && evacuated.hosts > 0 && start.elapsed() < limit {
         tokio::time::sleep(LOOK).await;
-        drained = client.drained().await?;
+        evacuated = client.evacuated().await?;
     }
-    Ok(drained)
+    Ok(evacuated)
 }
 
 async fn rebalance(to: &StoresArgs) -> Result<()> {

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::{Range, Time};
-use longhaul_core::link::{Answerer, Asker, MAX_CALLS, Output, Packet, may_be_lone};
+use longhaul_core::link::{DatagramServer, DatagramClient, MAX_CALLS, Output, Packet, fits_datagram};
 use longhaul_core::wire::link::{FRAME_PREFIX_BYTES, Frame, ToHost, ToStore};
 use longhaul_fuzz::{Input, seeds, world};
 use std::time::Duration;
@@ -32,8 +32,8 @@ fn script(side: u8, datagrams: &[Bytes]) -> Vec<u8> {
 
 /// Requests of a host and replies of a store.
 fn make_seeds() -> Vec<Vec<u8>> {
-    let mut asker = Asker::new(Duration::from_millis(2));
-    let mut answerer = Answerer::new();
+    let mut asker = DatagramClient::new(Duration::from_millis(2));
+    let mut answerer = DatagramServer::new();
     let (mut requests, mut replies) = (Vec::new(), Vec::new());
     for request in 0..4 {
         asker.handle_request(Time(0), read(request), Some(DATAGRAM_BYTES));
@@ -50,7 +50,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
 fn answer(frame: &Frame<ToStore>) -> Frame<ToHost> {
     match frame.message {
         ToStore::Read { request, volume, range, .. }
-        | ToStore::ReadBehind { request, volume, range, .. } => {
+        | ToStore::EarlyRead { request, volume, range, .. } => {
             let message = ToHost::Data { request, volume, result: Ok(Vec::new()) };
             Frame { message, payload: vec![5; range.bytes() as usize].into() }
         }
@@ -65,8 +65,8 @@ fuzz_target!(init: seeds("datagram", make_seeds), |data: &[u8]| {
     let mut input = Input(data);
     let side = input.byte();
     let mut now = Time(0);
-    let mut asker = Asker::new(Duration::from_millis(2));
-    let mut answerer = Answerer::new();
+    let mut asker = DatagramClient::new(Duration::from_millis(2));
+    let mut answerer = DatagramServer::new();
     let mut open = [false; 4];
     if side & 1 == 1 {
         for (request, open) in open.iter_mut().enumerate() {
@@ -85,7 +85,7 @@ fuzz_target!(init: seeds("datagram", make_seeds), |data: &[u8]| {
         }
         if side & 1 == 0 {
             if let Some(frame) = answerer.handle_datagram(datagram, DATAGRAM_BYTES) {
-                assert!(may_be_lone(&frame.message));
+                assert!(fits_datagram(&frame.message));
                 // The server answers some at once, and some never.
                 if length % 2 == 0 {
                     assert!(answerer.handle_reply(answer(&frame), DATAGRAM_BYTES).is_none());

@@ -46,10 +46,10 @@ fn make_seeds() -> Vec<Vec<u8>> {
         ToStore::Read { request: 2, volume, epoch: 1, range: Range::new(0, 8) }.into(),
         ToStore::Volume { request: 3, operation: create }.into(),
         world::stage(4, 1),
-        ToStore::ReadBehind { request: 5, volume, epoch: 1, committed: 3, range: Range::new(0, 8) }
+        ToStore::EarlyRead { request: 5, volume, epoch: 1, committed: 3, range: Range::new(0, 8) }
             .into(),
         ToStore::Store { request: 6, operation: release }.into(),
-        ToStore::Store { request: 7, operation: StoreOperation::Drain { on: true } }.into(),
+        ToStore::Store { request: 7, operation: StoreOperation::Evacuate { on: true } }.into(),
         ToStore::Volume { request: 8, operation: VolumeOperation::Trash(restore) }.into(),
         ToStore::Tenant { request: 9, operation: tenant }.into(),
     ];
@@ -76,7 +76,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
         id: StoreId(1),
         addresses: vec!["a:7777".into()],
         software: "x".into(),
-        draining: false,
+        evacuating: false,
         hosts: 1,
         attached: 1,
         bytes_per_second: 4096,

@@ -34,7 +34,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let resume = ToStore::Resume { request: 3, volume, epoch: 1, host };
     let behind = |request, committed| -> Frame<ToStore> {
         let range = Range::new(0, 16);
-        ToStore::ReadBehind { request, volume, epoch: 1, committed, range }.into()
+        ToStore::EarlyRead { request, volume, epoch: 1, committed, range }.into()
     };
     let detach = ToStore::Detach { request: 4, volume, epoch: 1 };
     let accept = VolumeOperation::AcceptLoss { name: "v".into() };
@@ -142,7 +142,7 @@ impl World {
                         ToStore::Hello { .. } => continue,
                         ToStore::Batch { .. } => Lane::Drain,
                         ToStore::Read { .. }
-                        | ToStore::ReadBehind { .. }
+                        | ToStore::EarlyRead { .. }
                         | ToStore::Status { .. } => Lane::Read,
                         ToStore::Stage { .. } => Lane::ReadAhead,
                         _ => Lane::Control,

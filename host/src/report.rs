@@ -18,7 +18,7 @@ use longhaul_core::host as engine;
 use longhaul_core::host::VersionsStatus;
 use longhaul_core::host::cache::CacheStatus;
 use longhaul_core::host::{RewriteStatus, WarmState, WarmStatus};
-use longhaul_core::wire::link::SecondState;
+use longhaul_core::wire::link::ReplicaProgress;
 use longhaul_link::LinkStatus;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -560,9 +560,9 @@ fn fill(report: &mut VolumeReport, volume: &super::volume::Volume) {
     report.waiting.waiting_writes = status.waiting_writes;
     report.waiting.waiting_flushes = status.waiting_flushes;
     let replica = match status.second {
-        SecondState::None => "none",
-        SecondState::Behind => "behind",
-        SecondState::InStep(_) => "in step",
+        ReplicaProgress::None => "none",
+        ReplicaProgress::Behind => "behind",
+        ReplicaProgress::InStep(_) => "in step",
     };
     report.at_store.replica = replica.to_owned();
     report.ratios.hit_rate = (read > 0).then(|| hits as f64 / read as f64);

@@ -508,11 +508,11 @@ mod tests {
 
     fn write(volume: &Rc<Volume>) {
         let counter = Rc::new(Counter::default());
-        let asker: Rc<dyn Requester> = counter.clone();
+        let requester: Rc<dyn Requester> = counter.clone();
         let data = Bytes::from_static(&[7; 4096]);
         let write = Request::Write { range: Range::new(0, 8), data, fua: false };
         let requests = [(1, write), (2, Request::Flush)];
-        volume.submit(&asker, std::time::Instant::now(), requests.into_iter());
+        volume.submit(&requester, std::time::Instant::now(), requests.into_iter());
         assert_eq!(counter.0.get(), 2, "answered by the turn that asked");
     }
 

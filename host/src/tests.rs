@@ -151,12 +151,12 @@ async fn write_and_flush(volume: &Rc<Volume>) {
 
 async fn write_and_flush_at(volume: &Rc<Volume>, lba: u64) {
     let done = Rc::new(Done(Cell::new(0)));
-    let asker: Rc<dyn Requester> = done.clone();
+    let client: Rc<dyn Requester> = done.clone();
     let data = Bytes::from_static(&[7; 8192]);
     let write = Request::Write { range: Range::new(lba, 16), data, fua: false };
     // A flush covers all writes that were acknowledged before it.
     for (number, request) in [(1, write), (2, Request::Flush)] {
-        volume.submit(&asker, Instant::now(), std::iter::once((number, request)));
+        volume.submit(&client, Instant::now(), std::iter::once((number, request)));
         while done.0.get() < number as usize {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -426,8 +426,8 @@ impl Requester for Kept {
 
 async fn ask(volume: &Rc<Volume>, request: Request) -> Result<Reply, BlockError> {
     let kept = Rc::new(Kept::default());
-    let asker: Rc<dyn Requester> = kept.clone();
-    volume.submit(&asker, Instant::now(), std::iter::once((1, request)));
+    let client: Rc<dyn Requester> = kept.clone();
+    volume.submit(&client, Instant::now(), std::iter::once((1, request)));
     loop {
         if let Some(reply) = kept.0.take() {
             return reply;

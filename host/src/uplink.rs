@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::oneshot;
 
 /// The receiver of a reply that names only its request.
-enum Asker {
+enum Waiter {
     /// The shell.
-    Shell(oneshot::Sender<ToHost>),
+    Service(oneshot::Sender<ToHost>),
     /// The shell, about a volume that no engine has yet.
     Early(VolumeId, oneshot::Sender<Frame<ToHost>>),
     /// A volume, which knows the request by this number.
@@ -40,7 +40,7 @@ pub struct Router {
     /// Grows whenever the link goes up or down.
     generation: Cell<u64>,
     next: Cell<RequestId>,
-    askers: RefCell<BTreeMap<RequestId, Asker>>,
+    waiters: RefCell<BTreeMap<RequestId, Waiter>>,
     buffered: RefCell<Vec<(Lane, Frame<ToStore>)>>,
     urgent: RefCell<BTreeSet<VolumeId>>,
 }
@@ -54,7 +54,7 @@ impl Router {
             early: Cell::new(false),
             generation: Cell::new(0),
             next: Cell::new(1),
-            askers: RefCell::default(),
+            waiters: RefCell::default(),
             buffered: RefCell::default(),
             urgent: RefCell::default(),
         }
@@ -94,7 +94,7 @@ impl Router {
             return;
         }
         // Those who wait learn that they wait in vain when their senders go.
-        self.askers.borrow_mut().clear();
+        self.waiters.borrow_mut().clear();
         self.buffered.borrow_mut().clear();
     }
 
@@ -112,7 +112,7 @@ impl Router {
             return Err(LinkLost);
         }
         let (sender, reply) = oneshot::channel();
-        let id = self.ask(Asker::Shell(sender));
+        let id = self.ask(Waiter::Service(sender));
         self.client.send(Lane::Control, request(id).into());
         reply.await.map_err(|_| LinkLost)
     }
@@ -148,15 +148,15 @@ impl Router {
             return Err(LinkLost);
         }
         let (sender, reply) = oneshot::channel();
-        let request = self.ask(Asker::Early(volume, sender));
+        let request = self.ask(Waiter::Early(volume, sender));
         self.client.send(lane, message(request).into());
         Ok(reply)
     }
 
-    fn ask(&self, asker: Asker) -> RequestId {
+    fn ask(&self, waiter: Waiter) -> RequestId {
         let id = self.next.get();
         self.next.set(id + 1);
-        self.askers.borrow_mut().insert(id, asker);
+        self.waiters.borrow_mut().insert(id, waiter);
         id
     }
 
@@ -166,10 +166,10 @@ impl Router {
         if let ToHost::Changed { request, volume, .. }
         | ToHost::Data { request, volume, .. }
         | ToHost::Status { request, volume, .. } = &frame.message
-            && let Entry::Occupied(asked) = self.askers.borrow_mut().entry(*request)
-            && matches!(asked.get(), Asker::Early(of, _) if of == volume)
+            && let Entry::Occupied(asked) = self.waiters.borrow_mut().entry(*request)
+            && matches!(asked.get(), Waiter::Early(of, _) if of == volume)
         {
-            if let Asker::Early(_, sender) = asked.remove() {
+            if let Waiter::Early(_, sender) = asked.remove() {
                 // The requester may have given up waiting.
                 let _ = sender.send(frame);
             }
@@ -189,25 +189,25 @@ impl Router {
             | ToHost::Staged { volume, .. }
             | ToHost::Changed { volume, .. }
             | ToHost::Room { volume, .. }
-            | ToHost::Second { volume, .. }
+            | ToHost::Replica { volume, .. }
             | ToHost::Damaged { volume, .. }
             | ToHost::Barrier { volume, .. } => return Some((*volume, frame)),
             ToHost::Attached { request, .. }
             | ToHost::Detached { request }
             | ToHost::Volume { request, .. } => request,
         };
-        match self.askers.borrow_mut().remove(request)? {
-            Asker::Volume(volume, number) => {
+        match self.waiters.borrow_mut().remove(request)? {
+            Waiter::Volume(volume, number) => {
                 *request = number;
                 Some((volume, frame))
             }
-            Asker::Shell(sender) => {
+            Waiter::Service(sender) => {
                 // The requester may have given up waiting.
                 let _ = sender.send(frame.message);
                 None
             }
             // The answer does not fit the request: the requester hears that none comes.
-            Asker::Early(..) => None,
+            Waiter::Early(..) => None,
         }
     }
 }
@@ -219,7 +219,7 @@ impl Uplink for Router {
             if let ToStore::Resume { request, volume, .. }
             | ToStore::Detach { request, volume, .. } = &mut frame.message
             {
-                *request = self.ask(Asker::Volume(*volume, *request));
+                *request = self.ask(Waiter::Volume(*volume, *request));
             }
             self.buffered.borrow_mut().push((lane, frame));
         }

@@ -83,7 +83,7 @@ fn with_data(range: Range) -> u64 {
 fn asked(message: &ToStore) -> Option<(RequestId, Option<u64>)> {
     match message {
         ToStore::Read { request, range, .. }
-        | ToStore::ReadBehind { request, range, .. }
+        | ToStore::EarlyRead { request, range, .. }
         | ToStore::Stage { request, range, .. } => Some((*request, Some(with_data(*range)))),
         ToStore::Status { request, .. }
         | ToStore::Changed { request, .. }
@@ -117,7 +117,7 @@ fn carried(message: &ToStore) -> Option<u64> {
         }
         ToStore::Hello { .. }
         | ToStore::Read { .. }
-        | ToStore::ReadBehind { .. }
+        | ToStore::EarlyRead { .. }
         | ToStore::Status { .. }
         | ToStore::Stage { .. }
         | ToStore::Changed { .. }

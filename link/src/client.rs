@@ -43,7 +43,7 @@ pub enum LinkEvent {
         version: u16,
     },
     /// A store that was connected before is tried again, and what is sent now of
-    /// [`ToStore::ReadBehind`] goes to it without waiting for an answer. All else waits for
+    /// [`ToStore::EarlyRead`] goes to it without waiting for an answer. All else waits for
     /// [`LinkEvent::Up`]; or all is dropped, with [`LinkEvent::Unreachable`].
     Early,
     /// An attempt to connect came to nothing, [`Client::status`] says why; another one follows.
@@ -151,9 +151,9 @@ struct Inner {
 
 struct State {
     connection: Option<Arc<dyn Connection>>,
-    /// Lone requests of the connection, and of those that are over.
-    lone: Arc<Mutex<AskCounters>>,
-    past_lone: DatagramStatus,
+    /// Requests in datagrams of the connection, and of earlier ones.
+    datagrams: Arc<Mutex<AskCounters>>,
+    past_datagrams: DatagramStatus,
     since: Instant,
     peer: Option<String>,
     /// Of the connections that are over.
@@ -210,8 +210,8 @@ impl Client {
             senders: Mutex::new(None),
             state: Mutex::new(State {
                 connection: None,
-                lone: Arc::default(),
-                past_lone: DatagramStatus::default(),
+                datagrams: Arc::default(),
+                past_datagrams: DatagramStatus::default(),
                 since: Instant::now(),
                 peer: None,
                 past: Statistics::default(),
@@ -253,8 +253,8 @@ impl Client {
         let state = lock(&self.inner.state);
         let now = state.connection.as_ref().map(|connection| connection.statistics());
         let current = now.unwrap_or_default();
-        let mut datagrams = state.past_lone;
-        datagrams.add(&lock(&state.lone));
+        let mut datagrams = state.past_datagrams;
+        datagrams.add(&lock(&state.datagrams));
         let [offered, accepted, rejected] =
             [&state.early.offered, &state.early.accepted, &state.early.rejected]
                 .map(|counter| counter.load(Ordering::Relaxed));
@@ -428,7 +428,7 @@ async fn session(
     {
         let mut state = lock(&inner.state);
         state.connection = Some(established.connection.clone());
-        state.lone = established.lone.clone();
+        state.datagrams = established.datagrams.clone();
         state.since = Instant::now();
         state.connections += 1;
         state.peer = Some(peer.clone());
@@ -516,8 +516,8 @@ async fn session(
         let last = connection.statistics();
         state.connection = None;
         state.since = Instant::now();
-        let lone = std::mem::take(&mut state.lone);
-        state.past_lone.add(&lock(&lone));
+        let datagrams = std::mem::take(&mut state.datagrams);
+        state.past_datagrams.add(&lock(&datagrams));
         state.past.lost_packets += last.lost_packets;
         state.past.lost_bytes += last.lost_bytes;
         state.past.path.queue_lost_bytes += last.path.queue_lost_bytes;

@@ -1,11 +1,11 @@
 //! The host's side of one connection: finding a store, Hello, and moving frames until it ends.
 
 use super::address::resolve;
+use super::datagrams;
 use super::dial::Dialer;
 use super::error::{CloseCode, LinkError};
 use super::first::First;
 use super::lane::{Backlog, FrameReader, send_all};
-use super::lone;
 use super::quic::Connected;
 use super::timeouts::SETUP_TIMEOUT;
 use super::transport::{Connection, Lanes};
@@ -75,8 +75,8 @@ pub(super) struct Established {
     /// Once the store has said it.
     pub greeting: Arc<OnceLock<Greeting>>,
     pub senders: Senders,
-    /// Totals of its lone requests, kept up to date.
-    pub lone: Arc<Mutex<AskCounters>>,
+    /// Totals of its requests in datagrams, kept up to date.
+    pub datagrams: Arc<Mutex<AskCounters>>,
     queues: [UnboundedReceiver<Frame<ToStore>>; Lane::ALL.len()],
     lanes: Lanes,
     control: FrameReader,
@@ -152,7 +152,7 @@ impl Made {
             software: self.expected.software,
             greeting: self.greeting,
             senders,
-            lone: Arc::default(),
+            datagrams: Arc::default(),
             queues,
             lanes: self.lanes,
             control: self.control,
@@ -280,9 +280,13 @@ pub(super) async fn pump(
         let (rest, streamed) = unbounded_channel();
         let queue = std::mem::replace(&mut queues[Lane::Read as usize], streamed);
         let deliver = deliver.clone();
-        writers.spawn(lone::ask(connection.clone(), queue, rest, moving.lone, move |frame| {
-            deliver(Lane::Read, frame)
-        }));
+        writers.spawn(datagrams::ask(
+            connection.clone(),
+            queue,
+            rest,
+            moving.datagrams,
+            move |frame| deliver(Lane::Read, frame),
+        ));
     }
     for (lane, (streams, queue)) in Lane::ALL.into_iter().zip(moving.lanes.into_iter().zip(queues))
     {
@@ -343,7 +347,7 @@ pub(super) struct Moving {
     control: FrameReader,
     version: u16,
     greeting: Arc<OnceLock<Greeting>>,
-    lone: Arc<Mutex<AskCounters>>,
+    datagrams: Arc<Mutex<AskCounters>>,
 }
 
 impl Established {
@@ -355,7 +359,7 @@ impl Established {
             control: self.control,
             version: self.version,
             greeting: self.greeting,
-            lone: self.lone,
+            datagrams: self.datagrams,
         };
         (self.connection, self.senders, moving)
     }

@@ -50,7 +50,7 @@ impl First {
         while self.reads.len() < MAX_READS {
             let Some(frame) = self.queue.recv().await else { break };
             // Before the store has answered nothing else has a place in this lane.
-            if matches!(frame.message, ToStore::ReadBehind { .. }) {
+            if matches!(frame.message, ToStore::EarlyRead { .. }) {
                 let bytes = encoded(&frame)?;
                 self.reads.push(bytes.clone());
                 return Ok(bytes);

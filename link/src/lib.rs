@@ -8,7 +8,7 @@
 //! - [`transport`]: what the rest needs of a connection; [`quic`] and [`tcp`] are those there are, with
 //!   `tls` in common, and `dial` chooses.
 //! - `stripe`: a lane over several streams of it; [`congestion`]: how much may be under way.
-//! - [`lone`]: small reads that someone waits for, in datagrams where there are any.
+//! - [`datagrams`]: small reads that someone waits for, in datagrams where there are any.
 //! - `first`: what is sent before the store has answered, with what `sessions` remembers.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which comes back by itself.
@@ -26,6 +26,7 @@ pub mod client;
 pub mod congestion;
 mod connect;
 pub mod credential;
+mod datagrams;
 mod dial;
 mod elsewhere;
 mod ends;
@@ -34,7 +35,6 @@ mod first;
 pub mod lane;
 pub mod listener;
 mod local;
-mod lone;
 mod principal;
 pub mod quic;
 pub mod relay;

@@ -14,7 +14,7 @@ use super::quic::{Acceptor, Arriving};
 use super::tcp;
 use super::timeouts::SETUP_TIMEOUT;
 use super::transport::{Connection, LaneStreams};
-use super::{Requests, local, lone, party};
+use super::{Requests, datagrams, local, party};
 use crate::credential::Issued;
 use anyhow::Result;
 use longhaul_base::limits::{self, Place, Places, Who};
@@ -127,7 +127,7 @@ struct Shared {
     events: Sender<ListenerEvent>,
     sessions: Mutex<HashMap<u64, Session>>,
     /// Requests in datagrams of the sessions that are over.
-    past_lone: Mutex<AnswerCounters>,
+    past_datagrams: Mutex<AnswerCounters>,
     /// Sessions that were begun with data.
     early: AtomicU64,
     issued: Arc<Issued>,
@@ -154,7 +154,7 @@ struct Session {
     unanswered: [Arc<Semaphore>; Lane::ALL.len()],
     /// A commit was sent, which a flush may wait for.
     committed: Arc<Notify>,
-    lone: Arc<lone::Replies>,
+    datagrams: Arc<datagrams::Replies>,
 }
 
 /// Lanes whose frames are requests with one reply each, in the same lane.
@@ -165,7 +165,7 @@ fn is_for_reads(lane: Lane) -> bool {
 /// Whether a frame is taken from a host that has not [proven](Connection::proven) that it is there: it
 /// changes nothing, however often and late it comes.
 fn may_be_early(message: &ToStore) -> bool {
-    matches!(message, ToStore::ReadBehind { .. })
+    matches!(message, ToStore::EarlyRead { .. })
 }
 
 impl Shared {
@@ -181,8 +181,8 @@ impl Shared {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn past_lone(&self) -> MutexGuard<'_, AnswerCounters> {
-        self.past_lone.lock().unwrap_or_else(PoisonError::into_inner)
+    fn past_datagrams(&self) -> MutexGuard<'_, AnswerCounters> {
+        self.past_datagrams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Of a party that queues frames.
@@ -203,7 +203,7 @@ impl Shared {
     fn remove(&self, id: u64) {
         let mut sessions = self.sessions();
         if let Some(session) = sessions.remove(&id) {
-            self.past_lone().add(&session.lone.counters());
+            self.past_datagrams().add(&session.datagrams.counters());
         }
     }
 }
@@ -229,7 +229,7 @@ impl Listener {
             turns: Mutex::default(),
             events: sender,
             sessions: Mutex::default(),
-            past_lone: Mutex::default(),
+            past_datagrams: Mutex::default(),
             early: AtomicU64::new(0),
             issued,
             stores: Mutex::new(stores),
@@ -289,7 +289,7 @@ impl Listener {
         let Some(session) = sessions.get(&session) else { return };
         let answer = session.answers.end(lane, &frame.message);
         let frame = match lane {
-            Lane::Read => match session.lone.send(&*session.connection, frame) {
+            Lane::Read => match session.datagrams.send(&*session.connection, frame) {
                 Some(frame) => frame,
                 None => return,
             },
@@ -384,9 +384,9 @@ impl Listener {
     pub fn datagrams(&self) -> AnswerCounters {
         // Held throughout: a session that ends meanwhile counts once.
         let sessions = self.shared.sessions();
-        let mut all = *self.shared.past_lone();
+        let mut all = *self.shared.past_datagrams();
         for session in sessions.values() {
-            all.add(&session.lone.counters());
+            all.add(&session.datagrams.counters());
         }
         all
     }
@@ -657,8 +657,8 @@ async fn serve(
             });
         }
     }
-    let lone = Arc::<lone::Replies>::default();
-    let asked = lone.clone();
+    let datagrams = Arc::<datagrams::Replies>::default();
+    let asked = datagrams.clone();
     let (over, events) = (connection.clone(), shared.events.clone());
     let (answered, turns) = (answers.clone(), turns.clone());
     tasks.spawn(async move {
@@ -681,7 +681,7 @@ async fn serve(
     let committed = Arc::new(Notify::new());
     let session = Session {
         committed: committed.clone(),
-        lone,
+        datagrams,
         version,
         connection: connection.clone(),
         principal,

@@ -298,7 +298,7 @@ fn request_of(message: &ToHost) -> Option<RequestId> {
         | ToHost::Stores { .. }
         | ToHost::Barrier { .. }
         | ToHost::Room { .. }
-        | ToHost::Second { .. }
+        | ToHost::Replica { .. }
         | ToHost::Damaged { .. }
         | ToHost::BatchRefused { .. } => None,
     }

@@ -26,13 +26,13 @@ macro_rules! counters {
 
 counters! {
     /// Reads and status queries asked in datagrams.
-    lone_requests,
+    datagram_requests,
     /// Of them asked again, for all of a reply or for a part of it.
-    lone_repeats,
+    datagram_repeats,
     /// Replies with a part restored from the parity.
-    lone_recovered,
+    datagram_recovered,
     /// Of them that went by stream after all.
-    lone_by_stream,
+    datagram_by_stream,
     /// Reads answered and compared with the model.
     reads_checked,
     /// Sectors compared.

@@ -10,7 +10,7 @@
 use crate::rng::Rng;
 use bytes::{Bytes, BytesMut};
 use longhaul_core::block::Time;
-use longhaul_core::link::{Answerer, AskCounters, Asker};
+use longhaul_core::link::{AskCounters, DatagramClient, DatagramServer};
 use longhaul_core::wire::link::{Frame, Lane};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -62,11 +62,11 @@ impl Pipe {
 
 /// A session's datagram client and datagram server, and the fate of their datagrams.
 #[derive(Debug)]
-pub struct Lone {
+pub struct Datagrams {
     /// The host's.
-    pub asker: Asker,
+    pub client: DatagramClient,
     /// The store's.
-    pub answerer: Answerer,
+    pub server: DatagramServer,
     /// The time of the host's next call.
     pub timer: Option<Time>,
     /// Its totals that are in the world's.
@@ -106,7 +106,7 @@ pub struct Session {
     up: [Pipe; 4],
     down: [Pipe; 4],
     /// If the session carries datagrams.
-    pub lone: Option<Lone>,
+    pub datagrams: Option<Datagrams>,
     quality: Quality,
     rng: Rng,
 }
@@ -120,16 +120,16 @@ impl Session {
         quality: Quality,
         mut rng: Rng,
     ) -> Session {
-        let lone = rng.percent(80).then(|| Lone {
-            asker: Asker::new(Duration::from_nanos(quality.delay * 2)),
-            answerer: Answerer::new(),
+        let datagrams = rng.percent(80).then(|| Datagrams {
+            client: DatagramClient::new(Duration::from_nanos(quality.delay * 2)),
+            server: DatagramServer::new(),
             timer: None,
             counted: AskCounters::default(),
             loss: rng.below(300_000),
             twice: rng.below(100_000),
         });
         Session {
-            lone,
+            datagrams,
             host,
             volume,
             store,
@@ -172,11 +172,13 @@ impl Session {
     /// Sends a datagram. Returns the times at which it arrives: none if it gets lost.
     pub fn carry(&mut self, now: Time) -> Vec<Time> {
         let (rng, quality) = (&mut self.rng, self.quality);
-        let Some(lone) = self.lone.as_ref().filter(|_| self.connected) else { return Vec::new() };
-        let copies = 1 + u64::from(rng.ppm(lone.twice));
+        let Some(datagrams) = self.datagrams.as_ref().filter(|_| self.connected) else {
+            return Vec::new();
+        };
+        let copies = 1 + u64::from(rng.ppm(datagrams.twice));
         let mut arrivals = Vec::new();
         for _ in 0..copies {
-            if !rng.ppm(lone.loss) {
+            if !rng.ppm(datagrams.loss) {
                 arrivals.push(Time(now.0 + rng.between(quality.delay / 2, quality.delay * 2) + 1));
             }
         }

@@ -53,7 +53,7 @@ pub async fn make(bucket: &str, prefix: &str, installation: &str) -> Result<()> 
 ///
 /// # Errors
 /// If it is out of reach, or belongs to nobody.
-pub async fn open_second(bucket: &str, prefix: &str) -> Result<(Arc<dyn Objects>, String)> {
+pub async fn open_replica(bucket: &str, prefix: &str) -> Result<(Arc<dyn Objects>, String)> {
     let location = format!("s3://{bucket}/{prefix}");
     let place = S3Objects::open_replica(bucket, prefix)?;
     let found = read(&place, &location).await?;

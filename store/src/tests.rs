@@ -9,7 +9,7 @@ use longhaul_core::block::{Range, STAGED_BIT, StagedData, VolumeId};
 use longhaul_core::record;
 use longhaul_core::store::MAP_MEMORY;
 use longhaul_core::wire::link::{
-    Announced, AttachError, Attached, Frame, HostId, Lane, SecondState, StageError, StagedRun,
+    Announced, AttachError, Attached, Frame, HostId, Lane, ReplicaProgress, StageError, StagedRun,
     ToHost, ToStore, VolumeOperation, VolumeReply,
 };
 use longhaul_link::credential::Credential;
@@ -545,8 +545,8 @@ async fn a_host_resumes_after_a_restart_of_the_store() {
     client.send(Lane::Control, resume.into());
     // The place of the committed data comes before its size.
     let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
-    let second = SecondState::None;
-    assert_eq!(frame.message, ToHost::Second { volume, epoch, second });
+    let second = ReplicaProgress::None;
+    assert_eq!(frame.message, ToHost::Replica { volume, epoch, progress: second });
     let Some(LinkEvent::Frame(frame)) = events.recv().await else { panic!() };
     let ToHost::Attached { result: Ok(resumed), .. } = frame.message else { panic!("{frame:?}") };
     assert_eq!((resumed.epoch, resumed.committed), (epoch, 1));

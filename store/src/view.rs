@@ -155,11 +155,11 @@ impl Report for View {
         );
         limits::bytes(&mut out, snapshot.answer_bytes, snapshot.waiting_bytes);
         if let Some(fleet) = snapshot.fleet {
-            let draining = usize::from(fleet.draining);
+            let evacuating = usize::from(fleet.evacuating);
             for (name, help, value) in [
                 ("longhaul_store_leases", "Volumes that this store has.", fleet.leases),
                 ("longhaul_store_stores", "Stores of the installation.", fleet.stores),
-                ("longhaul_store_draining", "Whether hosts are to leave it.", draining),
+                ("longhaul_store_evacuating", "Whether hosts are to leave it.", evacuating),
             ] {
                 out.single(name, "gauge", help, value as f64);
             }

@@ -12,7 +12,7 @@ pub enum StoreCommand {
     List(StoresArgs),
     /// Send the hosts of a store to other stores, wait until all have gone, and keep them away
     /// until its next start.
-    Drain {
+    Evacuate {
         /// The store, as in `longhaul store list`; or the beginning of that. The one that answers
         /// first by default.
         id: Option<String>,

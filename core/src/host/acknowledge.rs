@@ -15,7 +15,7 @@ use super::config::{Config, Durability, Mode};
 use super::outputs::Outputs;
 use super::writes::PendingWrite;
 use crate::block::{BlockError, Reply, Seq};
-use crate::wire::link::SecondState;
+use crate::wire::link::ReplicaProgress;
 use std::collections::VecDeque;
 
 /// How far the writes have got.
@@ -60,7 +60,7 @@ pub(super) struct Acknowledger {
     committed: Waiters,
     /// ... at every place of the store's objects.
     replicated: Waiters,
-    replica: SecondState,
+    replica: ReplicaProgress,
     journal: JournalHealth,
 }
 
@@ -72,7 +72,7 @@ impl Acknowledger {
             stable: Waiters::new(),
             committed: Waiters::new(),
             replicated: Waiters::new(),
-            replica: SecondState::None,
+            replica: ReplicaProgress::None,
             journal: JournalHealth::default(),
         }
     }
@@ -162,7 +162,7 @@ impl Acknowledger {
     }
 
     /// Takes the state of the store's replica.
-    pub(super) fn set_replica(&mut self, replica: SecondState) {
+    pub(super) fn set_replica(&mut self, replica: ReplicaProgress) {
         self.replica = replica;
     }
 
@@ -221,7 +221,7 @@ impl Acknowledger {
         (self.stable.len() + self.committed.len() + self.replicated.len()) as u64
     }
 
-    pub(super) fn replica(&self) -> SecondState {
+    pub(super) fn replica(&self) -> ReplicaProgress {
         self.replica
     }
 
@@ -243,9 +243,9 @@ impl Acknowledger {
     /// The last number that is at every place where the store keeps its objects.
     fn replicated_seq(&self, committed: Seq) -> Seq {
         match self.replica {
-            SecondState::None => committed,
-            SecondState::Behind => 0,
-            SecondState::InStep(seq) => seq.min(committed),
+            ReplicaProgress::None => committed,
+            ReplicaProgress::Behind => 0,
+            ReplicaProgress::InStep(seq) => seq.min(committed),
         }
     }
 }

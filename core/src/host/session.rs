@@ -297,7 +297,7 @@ impl StoreSession {
         let (volume, epoch) = (*volume, *epoch);
         let read = match self.link {
             LinkState::Up => ToStore::Read { request, volume, epoch, range },
-            _ => ToStore::ReadBehind { request, volume, epoch, committed, range },
+            _ => ToStore::EarlyRead { request, volume, epoch, committed, range },
         };
         match *purpose {
             Purpose::Read { .. } => (Lane::Read, read),

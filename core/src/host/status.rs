@@ -6,7 +6,7 @@ use super::readahead::ReadAheadStatus;
 use super::versions::VersionsStatus;
 use crate::block::{Epoch, Seq};
 use crate::pack;
-use crate::wire::link::SecondState;
+use crate::wire::link::ReplicaProgress;
 use std::time::Duration;
 
 /// The state of a volume.
@@ -44,7 +44,7 @@ pub struct Status {
     /// Flushes and writes that wait for durability.
     pub waiting_flushes: u64,
     /// The state of the store's replica.
-    pub second: SecondState,
+    pub second: ReplicaProgress,
     /// Whether the store is reachable and the epoch resumed.
     pub link_up: bool,
     /// Whether writes live in memory only: write-through, or the journal has failed.

@@ -1,4 +1,4 @@
-//! Limits of lone requests and their replies.
+//! Limits of the requests in datagrams and of their replies.
 
 use crate::block::SECTOR_BYTES;
 use crate::wire::link::MAX_READ_SECTORS;

@@ -1,7 +1,7 @@
-//! Lone requests in datagrams: small reads that someone waits for, so that a lost packet costs a
+//! Requests in datagrams: small reads that someone waits for, so that a lost packet costs a
 //! fraction of a round trip and not a probe timeout.
 //!
-//! [`Asker`] is the host's side, [`Answerer`] the store's; [`Packet`] is what they exchange. A reply
+//! [`DatagramClient`] is the host's side, [`DatagramServer`] the store's; [`Packet`] is what they exchange. A reply
 //! is cut into parts with one of parity, so that any one of them may be lost; what is still missing is
 //! asked for by name. What datagrams do not bring soon the caller has to send by stream.
 //!
@@ -13,19 +13,19 @@
 //! Why a read may be answered from any moment between its being asked and its answer, and so from any
 //! of several executions, is said in `host/volume/reading.rs`.
 
-mod answerer;
-mod asker;
 mod budget;
+mod datagram_client;
+mod datagram_server;
 mod limits;
-mod lone;
 mod packet;
+mod request;
 #[cfg(test)]
 mod tests;
 
-pub use answerer::{AnswerCounters, Answerer};
-pub use asker::{AskCounters, Asker, Output};
+pub use datagram_client::{AskCounters, DatagramClient, Output};
+pub use datagram_server::{AnswerCounters, DatagramServer};
 pub use limits::{
     MAX_ASKED_BYTES, MAX_CALLS, MAX_PARTS, MAX_REPLY_BYTES, MAX_SECTORS, REDUNDANT_PER_MILLE,
 };
-pub use lone::may_be_lone;
 pub use packet::{Packet, Part, REQUEST_BYTES_MAX};
+pub use request::fits_datagram;

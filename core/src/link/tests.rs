@@ -1,4 +1,4 @@
-//! Asker and answerer with a bad network between them, on a clock of our own.
+//! DatagramClient and server with a bad network between them, on a clock of our own.
 
 use super::*;
 use crate::block::{Range, Time, VolumeId};
@@ -60,8 +60,8 @@ struct Rig {
     net: Net,
     chance: Chance,
     now: Time,
-    asker: Asker,
-    answerer: Answerer,
+    client: DatagramClient,
+    server: DatagramServer,
     events: BTreeMap<(Time, u64), Due>,
     next: u64,
     timer: Option<u64>,
@@ -83,8 +83,8 @@ impl Rig {
             net,
             chance: Chance(seed * 2 + 0x9E37_79B9_7F4A_7C15),
             now: Time(1_000_000),
-            asker: Asker::new(net.one_way * 2),
-            answerer: Answerer::new(),
+            client: DatagramClient::new(net.one_way * 2),
+            server: DatagramServer::new(),
             events: BTreeMap::new(),
             next: 0,
             timer: None,
@@ -116,12 +116,12 @@ impl Rig {
     }
 
     fn ask(&mut self, frame: Frame<ToStore>) {
-        self.asker.handle_request(self.now, frame, Some(DATAGRAM_BYTES));
+        self.client.handle_request(self.now, frame, Some(DATAGRAM_BYTES));
         self.flush();
     }
 
     fn flush(&mut self) {
-        while let Some(output) = self.asker.poll() {
+        while let Some(output) = self.client.poll() {
             match output {
                 Output::Datagram(bytes) => self.carry(bytes, true),
                 Output::Stream(frame) => {
@@ -131,10 +131,10 @@ impl Rig {
                 Output::Reply(frame) => self.replies.push((self.now, frame)),
             }
         }
-        while let Some(bytes) = self.answerer.poll_datagram() {
+        while let Some(bytes) = self.server.poll_datagram() {
             self.carry(bytes, false);
         }
-        if let Some(at) = self.asker.poll_timeout() {
+        if let Some(at) = self.client.poll_timeout() {
             // Timers of the shell have a millisecond's grain.
             let late = at.0.next_multiple_of(1_000_000).max(self.now.0);
             if self.timer != Some(late) {
@@ -162,7 +162,7 @@ impl Rig {
             self.now = at.max(self.now);
             match due {
                 Due::AtStore(bytes) => {
-                    let frame = self.answerer.handle_datagram(bytes, DATAGRAM_BYTES);
+                    let frame = self.server.handle_datagram(bytes, DATAGRAM_BYTES);
                     if let Some(frame) = frame {
                         let reply = self.execute(&frame);
                         let work = self.chance.below(self.net.work.as_nanos() as u64 + 1);
@@ -170,12 +170,12 @@ impl Rig {
                     }
                 }
                 Due::Executed(reply) => {
-                    assert!(self.answerer.handle_reply(reply, DATAGRAM_BYTES).is_none());
+                    assert!(self.server.handle_reply(reply, DATAGRAM_BYTES).is_none());
                 }
-                Due::AtHost(bytes) => self.asker.handle_datagram(self.now, bytes),
+                Due::AtHost(bytes) => self.client.handle_datagram(self.now, bytes),
                 Due::StreamAtStore(frame) => {
                     let reply = self.execute(&frame);
-                    let reply = self.answerer.handle_reply(reply, DATAGRAM_BYTES).unwrap();
+                    let reply = self.server.handle_reply(reply, DATAGRAM_BYTES).unwrap();
                     self.at(self.net.one_way, Due::StreamAtHost(reply));
                 }
                 Due::StreamAtHost(frame) => self.replies.push((self.now, frame)),
@@ -183,7 +183,7 @@ impl Rig {
                 Due::Timer if self.timer != Some(at.0) => continue,
                 Due::Timer => {
                     self.timer = None;
-                    self.asker.handle_timeout(self.now);
+                    self.client.handle_timeout(self.now);
                 }
             }
             self.flush();
@@ -201,7 +201,7 @@ fn check(request: u64, sectors: u64, reply: &Frame<ToHost>) {
 }
 
 /// One request at a time; gives their latencies in microseconds, sorted.
-fn lone(rig: &mut Rig, requests: u64) -> Vec<u64> {
+fn datagram(rig: &mut Rig, requests: u64) -> Vec<u64> {
     let mut took = Vec::new();
     for request in 1..=requests {
         let begun = rig.now;
@@ -231,9 +231,9 @@ fn loss_costs_a_lone_read_little_and_the_overhead_is_what_it_says() {
         (16, 0.01, 32_500, 38_500),
     ] {
         let mut rig = Rig::new(Net::lossy(rtt, loss), rtt);
-        let took = lone(&mut rig, 30_000);
+        let took = datagram(&mut rig, 30_000);
         let all = [0.5, 0.99, 0.999, 1.0].map(|share| percentile(&took, share));
-        let (host, store) = (rig.asker.counters(), rig.answerer.counters());
+        let (host, store) = (rig.client.counters(), rig.server.counters());
         // The parity that was not needed is in the host's sum and in the store's.
         let twice = 115 * (host.requests - u64::from(host.redundant_bytes == 0));
         let redundant = store.redundant_bytes + twice;
@@ -254,11 +254,11 @@ fn a_path_that_becomes_longer_costs_a_few_reads() {
         for loss in [0.0, 0.001, 0.01] {
             let one_way = Duration::from_micros(before);
             let mut rig = Rig::new(Net { one_way, ..Net::lossy(1, loss) }, before);
-            lone(&mut rig, 300);
+            datagram(&mut rig, 300);
             rig.net.one_way = Duration::from_millis(after);
-            let first = lone(&mut rig, 5);
+            let first = datagram(&mut rig, 5);
             let streamed = rig.streamed;
-            let took = lone(&mut rig, 1000);
+            let took = datagram(&mut rig, 1000);
             let line = format!("{before} µs to {after} ms, loss {loss}");
             assert!(first[4] <= 6 * after * 1000, "{line}: {first:?}");
             assert_eq!(percentile(&took, 0.5), 2 * after * 1000, "{line}");
@@ -266,7 +266,7 @@ fn a_path_that_becomes_longer_costs_a_few_reads() {
             assert!(rig.streamed - streamed <= 10, "{line}: {}", rig.streamed - streamed);
             // And shorter again.
             rig.net.one_way = one_way;
-            let took = lone(&mut rig, 1000);
+            let took = datagram(&mut rig, 1000);
             assert_eq!(percentile(&took, 0.5), 2 * before, "{line}, and back");
         }
     }
@@ -306,7 +306,7 @@ fn whatever_the_network_does_each_request_comes_out_once_and_whole() {
             check(request, asked[&request], &reply);
         }
         assert_eq!(seen.len(), 100, "seed {seed}");
-        assert_eq!((rig.asker.asked(), rig.asker.poll_timeout()), ((0, 0), None), "seed {seed}");
+        assert_eq!((rig.client.asked(), rig.client.poll_timeout()), ((0, 0), None), "seed {seed}");
     }
 }
 
@@ -315,7 +315,7 @@ fn a_dead_path_for_datagrams_leaves_the_stream() {
     let mut rig = Rig::new(Net::lossy(16, 1.0), 1);
     rig.ask(read(1, 16));
     assert!(rig.run(1));
-    assert_eq!((rig.streamed, rig.asker.counters().by_stream), (1, 1));
+    assert_eq!((rig.streamed, rig.client.counters().by_stream), (1, 1));
     check(1, 16, &rig.replies[0].1);
 }
 
@@ -325,77 +325,77 @@ fn a_slow_store_executes_once_and_says_that_it_works() {
     rig.ask(read(1, 16));
     assert!(rig.run(1));
     assert_eq!((rig.executed, rig.streamed), (1, 0));
-    assert!(rig.answerer.counters().repeats < 12, "{:?}", rig.answerer.counters());
+    assert!(rig.server.counters().repeats < 12, "{:?}", rig.server.counters());
 }
 
 #[test]
 fn what_is_long_or_too_much_goes_by_stream() {
-    let mut asker = Asker::new(Duration::from_millis(2));
+    let mut client = DatagramClient::new(Duration::from_millis(2));
     let now = Time(0);
-    let streams = |asker: &mut Asker| {
-        std::iter::from_fn(|| asker.poll()).filter(|o| matches!(o, Output::Stream(_))).count()
+    let streams = |client: &mut DatagramClient| {
+        std::iter::from_fn(|| client.poll()).filter(|o| matches!(o, Output::Stream(_))).count()
     };
-    asker.handle_request(now, read(1, MAX_SECTORS + 1), Some(DATAGRAM_BYTES));
-    asker.handle_request(now, read(1, 8), Some(100));
-    asker.handle_request(now, read(1, 8), None);
+    client.handle_request(now, read(1, MAX_SECTORS + 1), Some(DATAGRAM_BYTES));
+    client.handle_request(now, read(1, 8), Some(100));
+    client.handle_request(now, read(1, 8), None);
     let detach = ToStore::Detach { request: 1, volume: VOLUME, epoch: 1 };
-    asker.handle_request(now, detach.into(), Some(DATAGRAM_BYTES));
-    assert_eq!(streams(&mut asker), 4);
+    client.handle_request(now, detach.into(), Some(DATAGRAM_BYTES));
+    assert_eq!(streams(&mut client), 4);
     for request in 0..MAX_CALLS as u64 + 3 {
-        asker.handle_request(now, read(request, 8), Some(DATAGRAM_BYTES));
+        client.handle_request(now, read(request, 8), Some(DATAGRAM_BYTES));
     }
-    assert_eq!(streams(&mut asker), 3);
-    let mut asker = Asker::new(Duration::from_millis(2));
+    assert_eq!(streams(&mut client), 3);
+    let mut client = DatagramClient::new(Duration::from_millis(2));
     for request in 0..10 {
-        asker.handle_request(now, read(request, MAX_SECTORS), Some(DATAGRAM_BYTES));
+        client.handle_request(now, read(request, MAX_SECTORS), Some(DATAGRAM_BYTES));
     }
-    assert_eq!(streams(&mut asker), 2);
+    assert_eq!(streams(&mut client), 2);
 }
 
 #[test]
 fn a_reply_that_is_too_large_is_sent_for_by_stream() {
-    let mut asker = Asker::new(Duration::from_millis(2));
-    let mut answerer = Answerer::new();
-    asker.handle_request(Time(0), read(5, 8), Some(DATAGRAM_BYTES));
-    let Some(Output::Datagram(request)) = asker.poll() else { panic!() };
-    let frame = answerer.handle_datagram(request.clone(), DATAGRAM_BYTES).unwrap();
+    let mut client = DatagramClient::new(Duration::from_millis(2));
+    let mut server = DatagramServer::new();
+    client.handle_request(Time(0), read(5, 8), Some(DATAGRAM_BYTES));
+    let Some(Output::Datagram(request)) = client.poll() else { panic!() };
+    let frame = server.handle_datagram(request.clone(), DATAGRAM_BYTES).unwrap();
     let ToStore::Read { request: number, .. } = frame.message else { panic!() };
     assert_ne!(number, 5, "a number that no stream uses");
     let message = ToHost::Data { request: number, volume: VOLUME, result: Ok(Vec::new()) };
     let reply = Frame { message, payload: vec![1; MAX_REPLY_BYTES].into() };
-    assert!(answerer.handle_reply(reply, DATAGRAM_BYTES).is_none());
+    assert!(server.handle_reply(reply, DATAGRAM_BYTES).is_none());
     // Said again when it is asked again.
     let Some(Packet::Request { call, head, .. }) = Packet::decode(request.clone()) else {
         panic!()
     };
     let again = Packet::Request { call, attempt: 1, reply: 0, have: 0, head }.encode();
     for datagram in [request, again.clone(), again] {
-        assert!(answerer.handle_datagram(datagram, DATAGRAM_BYTES).is_none());
+        assert!(server.handle_datagram(datagram, DATAGRAM_BYTES).is_none());
     }
     for stream in [1, 0] {
-        asker.handle_datagram(Time(1), answerer.poll_datagram().unwrap());
-        let streams = std::iter::from_fn(|| asker.poll()).count();
+        client.handle_datagram(Time(1), server.poll_datagram().unwrap());
+        let streams = std::iter::from_fn(|| client.poll()).count();
         assert_eq!(streams, stream);
     }
-    assert!(answerer.poll_datagram().is_none());
+    assert!(server.poll_datagram().is_none());
 }
 
 #[test]
 fn replies_of_the_wrong_kind_or_to_nobody_are_not_passed_on() {
-    let mut answerer = Answerer::new();
+    let mut server = DatagramServer::new();
     for number in [5, 1 << 63 | 5] {
         let result = Err(ReadError::NotAttached);
         let reply = Frame::from(ToHost::Data { request: number, volume: VOLUME, result });
-        assert!(answerer.handle_reply(reply, DATAGRAM_BYTES).is_some(), "no such request");
+        assert!(server.handle_reply(reply, DATAGRAM_BYTES).is_some(), "no such request");
     }
     let batch = ToStore::Batch { volume: VOLUME, epoch: 1, first: 1, last: 1 };
     let head = Frame::from(batch).encode_head().unwrap().slice(8..);
     let packet = Packet::Request { call: 1, attempt: 0, reply: 0, have: 0, head };
-    assert!(answerer.handle_datagram(packet.encode(), DATAGRAM_BYTES).is_none());
+    assert!(server.handle_datagram(packet.encode(), DATAGRAM_BYTES).is_none());
 
-    let mut asker = Asker::new(Duration::from_millis(2));
-    asker.handle_request(Time(0), read(5, 8), Some(DATAGRAM_BYTES));
-    asker.poll();
+    let mut client = DatagramClient::new(Duration::from_millis(2));
+    client.handle_request(Time(0), read(5, 8), Some(DATAGRAM_BYTES));
+    client.poll();
     let wrong = Frame::from(ToHost::Detached { request: 5 }).encode_head().unwrap();
     let part = Part {
         call: 1,
@@ -407,18 +407,18 @@ fn replies_of_the_wrong_kind_or_to_nobody_are_not_passed_on() {
         total: wrong.len() as u32,
         data: wrong,
     };
-    asker.handle_datagram(Time(1), Packet::Part(part).encode());
-    assert!(matches!(asker.poll(), Some(Output::Stream(_))));
+    client.handle_datagram(Time(1), Packet::Part(part).encode());
+    assert!(matches!(client.poll(), Some(Output::Stream(_))));
 }
 
 #[test]
 fn a_store_remembers_no_more_than_it_should() {
-    let mut answerer = Answerer::new();
+    let mut server = DatagramServer::new();
     let mut open = 0;
     for call in 0..1000 {
         let head = read(call, MAX_SECTORS).encode_head().unwrap().slice(8..);
         let packet = Packet::Request { call, attempt: 0, reply: 0, have: 0, head };
-        let frame = answerer.handle_datagram(packet.encode(), DATAGRAM_BYTES);
+        let frame = server.handle_datagram(packet.encode(), DATAGRAM_BYTES);
         let Some(Frame { message: ToStore::Read { request, range, .. }, .. }) = frame else {
             // Nobody has answered yet.
             assert!(open == 64);
@@ -430,9 +430,9 @@ fn a_store_remembers_no_more_than_it_should() {
             let message = ToHost::Data { request, volume: VOLUME, result: Ok(Vec::new()) };
             let payload = vec![3; range.bytes() as usize].into();
             let reply = Frame { message, payload };
-            assert!(answerer.handle_reply(reply, DATAGRAM_BYTES).is_none());
+            assert!(server.handle_reply(reply, DATAGRAM_BYTES).is_none());
         }
-        while answerer.poll_datagram().is_some() {}
+        while server.poll_datagram().is_some() {}
     }
-    assert!(answerer.kept_bytes() <= 256 << 10);
+    assert!(server.kept_bytes() <= 256 << 10);
 }

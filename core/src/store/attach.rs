@@ -86,7 +86,7 @@ pub(super) fn decode_history(bytes: &[u8], epochs: usize) -> Option<(Vec<History
 
 /// The host that asks for an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asker {
+pub struct Requester {
     /// The key of the session.
     pub key: KeyId,
     /// Whether an operator has ordered to take the volume from its present host.
@@ -126,7 +126,7 @@ pub struct Granted {
 /// not seen.
 pub fn decide(
     log: Lineage<'_>,
-    asker: Asker,
+    requester: Requester,
     journal: Option<JournalState>,
 ) -> Result<Granted, AttachError> {
     let current = log.history.last();
@@ -167,12 +167,12 @@ pub fn decide(
         }
         // Another key may have said that it had this very journal, and delivered something else.
         let own = log.history.iter().find(|entry| entry.epoch == journal.epoch);
-        let own = own.map_or(asker.key, |entry| entry.key);
+        let own = own.map_or(requester.key, |entry| entry.key);
         let doubtful = |entry: &&HistoryEntry| {
-            entry.key != asker.key && entry.key != own && journal.last > entry.committed
+            entry.key != requester.key && entry.key != own && journal.last > entry.committed
         };
         if let Some(entry) = later.clone().find(doubtful)
-            && !asker.take_over
+            && !requester.take_over
         {
             return Err(AttachError::Carried { epoch: entry.epoch, key: entry.key });
         }
@@ -185,8 +185,8 @@ pub fn decide(
     let missing = promised.max(journal.last) > log.committed;
     if let Some(current) = current
         && missing
-        && current.key != asker.key
-        && !asker.take_over
+        && current.key != requester.key
+        && !requester.take_over
     {
         return Err(AttachError::Carried { epoch, key: current.key });
     }
@@ -200,7 +200,7 @@ mod tests {
     const A: HostId = HostId(0xa);
     const B: HostId = HostId(0xb);
     const VOLUME: VolumeId = VolumeId(1);
-    const ANYBODY: Asker = Asker { key: KeyId::NONE, take_over: false };
+    const ANYBODY: Requester = Requester { key: KeyId::NONE, take_over: false };
 
     fn entry(
         epoch: Epoch,
@@ -336,8 +336,8 @@ mod tests {
                 announced_bytes: 4096,
             };
             let journal = JournalState { volume: VOLUME, epoch: *epoch, last: *last };
-            let asker = Asker { key: *key, take_over: *take_over };
-            let got = match decide(log, asker, Some(journal)) {
+            let requester = Requester { key: *key, take_over: *take_over };
+            let got = match decide(log, requester, Some(journal)) {
                 Ok(Granted { base, owed }) => format!("base {base} owed {owed}"),
                 Err(AttachError::Carried { epoch, key }) => format!("carried {epoch} {}", key.0[0]),
                 Err(AttachError::Diverged { from, to, .. }) => format!("diverged {from}..={to}"),

@@ -36,7 +36,7 @@ pub struct Config {
     pub garbage_collection: Option<Policy>,
     /// Bytes of fragments that perhaps no root names, for each snapshot and besides a part of the
     /// map. With more, an audit reads the roots of all snapshots.
-    pub audit_bytes: u64,
+    pub sweep_bytes: u64,
     /// Announced ranges in memory (about 150 B each). Beyond this limit the engine joins neighbors.
     pub announce_entries_max: usize,
     /// Announced ranges in a segment. Beyond this limit the engine joins neighbors there.
@@ -85,7 +85,7 @@ impl Default for Config {
             pages: SharedPages::new(MAP_MEMORY),
             delete_delay: Duration::from_secs(600),
             garbage_collection: None,
-            audit_bytes: 64 << 10,
+            sweep_bytes: 64 << 10,
             announce_entries_max: 65_536,
             announce_in_segment_max: 16_384,
             announce_persist: Duration::from_secs(1),

@@ -197,7 +197,7 @@ pub enum ToStore {
     },
     /// As [`ToStore::Read`], from a host that has asked to resume and has no answer yet; its Resume may
     /// arrive later than this.
-    ReadBehind {
+    EarlyRead {
         /// For the reply.
         request: RequestId,
         /// Which volume.
@@ -393,15 +393,15 @@ pub enum ToHost {
         /// Whether there is.
         room: bool,
     },
-    /// What is known of a second place of the volume's objects: before a resume is answered, after an attach is, and
-    /// whenever it changes.
-    Second {
+    /// How far the replica of the volume's objects is. The store sends it before it answers a resume, after it answers an
+    /// attach, and on each change.
+    Replica {
         /// Which volume.
         volume: VolumeId,
         /// The epoch of the host.
         epoch: Epoch,
-        /// What.
-        second: SecondState,
+        /// How far it is.
+        progress: ReplicaProgress,
     },
     /// What the store has of these sectors is damaged, or was when that was found. A host that has their content writes it
     /// anew; nothing is answered, and whoever has not is not told of a failure.
@@ -427,7 +427,7 @@ pub enum Changes {
 
 /// What is known of a second place of a volume's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SecondState {
+pub enum ReplicaProgress {
     /// There is none.
     #[default]
     None,

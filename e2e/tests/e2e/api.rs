@@ -172,7 +172,13 @@ fn all_of_a_volumes_life_is_done_over_http() {
     theirs.fails("GET", "/v1/volumes/back", None, 404, "no such volume");
     theirs.fails("GET", "/v1/volumes/other%2Fdb", None, 400, "letters");
     theirs.fails("GET", "/v1/stores", None, 403, "admin.toml");
-    theirs.fails("PUT", "/v1/store/drain", Some(json!({"draining": true})), 403, "admin.toml");
+    theirs.fails(
+        "PUT",
+        "/v1/store/evacuation",
+        Some(json!({"evacuating": true})),
+        403,
+        "admin.toml",
+    );
     theirs.fails("GET", "/v1/tenants", None, 403, "admin.toml");
     theirs.fails("GET", "/v1/tenants/acme", None, 403, "admin.toml");
     let (_, tenant) = api.ask("GET", "/v1/tenants/acme", None);
@@ -183,9 +189,15 @@ fn all_of_a_volumes_life_is_done_over_http() {
     let id = deleted["volumes"][0]["id"].as_str().unwrap();
     assert_eq!(api.ask("DELETE", &format!("/v1/deleted/{id}"), None).0, 204);
     assert_eq!(api.ask("DELETE", "/v1/tenants/acme", None).0, 204);
-    api.fails("PUT", "/v1/store/drain", Some(json!({"draining": true})), 400, "no other store");
-    let (_, drained) = api.ask("PUT", "/v1/store/drain", Some(json!({"draining": false})));
-    assert_eq!(drained["draining"], false);
+    api.fails(
+        "PUT",
+        "/v1/store/evacuation",
+        Some(json!({"evacuating": true})),
+        400,
+        "no other store",
+    );
+    let (_, drained) = api.ask("PUT", "/v1/store/evacuation", Some(json!({"evacuating": false})));
+    assert_eq!(drained["evacuating"], false);
     assert!(site.store.stop().success());
 }
 

@@ -65,7 +65,9 @@ fn commands() -> Vec<(Vec<&'static str>, String)> {
     for command in ["write", "read"] {
         all.push(vec!["bench-link", command]);
     }
-    for command in ["list", "drain", "rebalance", "forget", "audit", "invite", "join", "failover"] {
+    for command in
+        ["list", "evacuate", "rebalance", "forget", "audit", "invite", "join", "failover"]
+    {
         all.push(vec!["store", command]);
     }
     all.push(vec!["store", "replica"]);

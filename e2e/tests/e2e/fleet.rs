@@ -216,31 +216,31 @@ fn a_store_is_drained_and_nothing_is_noticed() {
         found.expect("it is listed")["id"].as_str().unwrap().to_owned()
     };
     let (first, second) = (id(&site.store.address), id(&other.address));
-    let drain = |id: &str, more: &[&str]| {
-        let args = ["drain", id, "--credential", text(&credential)];
+    let evacuate = |id: &str, more: &[&str]| {
+        let args = ["evacuate", id, "--credential", text(&credential)];
         store_command(args.into_iter().chain(more.iter().copied()))
     };
     let shape = Shape { depth: 4, bytes_per_second: 4_000_000, ..Shape::default() };
     let slowest = beside(&host, &mut history, shape, |_| {
         for round in 0..2 {
             std::thread::sleep(Duration::from_secs(1));
-            drain(&first, &[]).ok();
+            evacuate(&first, &[]).ok();
             assert_eq!(peer(&host), other.address, "round {round}");
             let stores = list(&credential, &site.store);
             let of = |id: &str| stores.iter().find(|store| store["id"] == id).unwrap();
             assert_eq!(
                 (&of(&first)["state"], &of(&first)["hosts"]),
-                (&"draining".into(), &0.into())
+                (&"evacuating".into(), &0.into())
             );
             assert_eq!(
                 (&of(&second)["state"], &of(&second)["volumes"]),
                 (&"serving".into(), &1.into())
             );
-            drain(&first, &["--off"]).ok();
+            evacuate(&first, &["--off"]).ok();
             std::thread::sleep(Duration::from_secs(1));
-            drain(&second, &[]).ok();
+            evacuate(&second, &[]).ok();
             assert_eq!(peer(&host), site.store.address, "round {round}");
-            drain(&second, &["--off"]).ok();
+            evacuate(&second, &["--off"]).ok();
         }
     });
     println!("slowest reply over four moves: {:.3} s", slowest.as_secs_f64());
@@ -248,7 +248,7 @@ fn a_store_is_drained_and_nothing_is_noticed() {
     assert!(slowest < Duration::from_secs(20), "a request took {slowest:?}");
     let moves = metric(&site.store.admin, "longhaul_store_handed_over_total");
     assert!(moves >= 2.0, "the volume was let go {moves} times");
-    drain(&first, &[]).ok();
+    evacuate(&first, &[]).ok();
     assert!(site.store.stop().success());
     has_all(&site, &other, &mut host, "disk", &history);
 }
@@ -263,7 +263,7 @@ fn a_store_that_nobody_can_stand_in_for_is_not_left() {
     let credential = site.store.credential();
     let mut client = host.client("disk");
     other.kill();
-    let args = ["drain", "--credential", text(&credential), "--limit", "3s"];
+    let args = ["evacuate", "--credential", text(&credential), "--limit", "3s"];
     store_command(args).fails(1, &["1 hosts are still at store"]);
     client.write(0, &[1; 4096]).unwrap();
     host.wait_drained("disk", LIMIT);

@@ -200,7 +200,7 @@ fn tenants_know_nothing_of_each_other() {
     }
     for args in [
         &["store", "list"][..],
-        &["store", "drain"],
+        &["store", "evacuate"],
         &["store", "rebalance"],
         &["tenant", "list"],
         &["tenant", "set", "acme", "--max-volumes", "none"],
@@ -619,7 +619,7 @@ fn the_audit_log_says_who_did_what_and_what_came_of_it() {
     with(&acme, ["volume", "create", "db", "--size", "8MiB"]).ok();
     with(&acme, ["volume", "create", "more", "--size", "8MiB"]).fails(1, &[]);
     with(&acme, ["volume", "delete", "own"]).fails(1, &[]);
-    with(&acme, ["store", "drain"]).fails(1, &[]);
+    with(&acme, ["store", "evacuate"]).fails(1, &[]);
     let mut host = Host::new(&site.path("host"), &acme);
     host.start();
     host.client("db").disconnect();
@@ -660,7 +660,7 @@ fn the_audit_log_says_who_did_what_and_what_came_of_it() {
         ("volume.create", "acme/db", true),
         ("volume.create", "acme/more", false),
         ("volume.delete", "acme/own", false),
-        ("store.drain", "", false),
+        ("store.evacuate", "", false),
         ("volume.attach", "acme/db", true),
         ("snapshot.create", "acme/db@x", true),
         ("volume.delete", "acme/db", true),

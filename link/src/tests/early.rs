@@ -11,7 +11,7 @@ use std::sync::{Mutex, mpsc};
 
 fn behind(request: u64) -> Frame<ToStore> {
     let range = Range::new(0, 16);
-    ToStore::ReadBehind { request, volume: VolumeId(1), epoch: 1, committed: 0, range }.into()
+    ToStore::EarlyRead { request, volume: VolumeId(1), epoch: 1, committed: 0, range }.into()
 }
 
 fn resume(request: u64) -> Frame<ToStore> {
@@ -35,7 +35,7 @@ async fn serve(store: &mut Store, session: &mut u64) -> Option<Frame<ToStore>> {
         ListenerEvent::Closed { .. } => {}
         ListenerEvent::Frame { session, lane, frame } => {
             match &frame.message {
-                ToStore::Read { request, .. } | ToStore::ReadBehind { request, .. } => {
+                ToStore::Read { request, .. } | ToStore::EarlyRead { request, .. } => {
                     store.listener.send(session, lane, data(*request, 8 << 10));
                 }
                 ToStore::Resume { request, .. } => {

@@ -170,20 +170,22 @@ fn measure(shape: Option<Shape>) {
         payload: bulk.clone(),
     };
     // As much as 64 MiB of drain window, and a read at a time beside it.
-    let p99 = |lone: &mut Vec<Duration>| {
-        lone.sort_unstable();
-        let at = |share: f64| lone[((lone.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
-        format!("p50 {:.2} ms, p99 {:.2} ms of {}", at(0.5), at(0.99), lone.len())
+    let p99 = |datagram: &mut Vec<Duration>| {
+        datagram.sort_unstable();
+        let at = |share: f64| {
+            datagram[((datagram.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3
+        };
+        format!("p50 {:.2} ms, p99 {:.2} ms of {}", at(0.5), at(0.99), datagram.len())
     };
-    let mut lone = Vec::new();
+    let mut datagram = Vec::new();
     for request in 0..100 {
         let begun = Instant::now();
         client.send(Lane::Read, read(request));
         next();
-        lone.push(begun.elapsed());
+        datagram.push(begun.elapsed());
     }
-    println!("  a read at a time: {}", p99(&mut lone));
-    lone.clear();
+    println!("  a read at a time: {}", p99(&mut datagram));
+    datagram.clear();
     let depth = if slow { 16 } else { 40 };
     let warm_up = Duration::from_secs(2);
     let begun = Instant::now();
@@ -200,7 +202,7 @@ fn measure(shape: Option<Shape>) {
                 client.send(Lane::Drain, frame(sent));
             }
             _ => {
-                lone.push(asked.elapsed());
+                datagram.push(asked.elapsed());
                 asked = Instant::now();
                 client.send(Lane::Read, read(1));
             }
@@ -212,7 +214,7 @@ fn measure(shape: Option<Shape>) {
     let lost = status.lost_bytes - before.lost_bytes;
     let all = status.sent_bytes - before.sent_bytes;
     println!("  drain: {rate:.1} MB/s, {:.2} % lost", 100.0 * lost as f64 / all as f64);
-    println!("  a read at a time beside it: {}", p99(&mut lone));
+    println!("  a read at a time beside it: {}", p99(&mut datagram));
     println!("  {:?}", status.path);
 }
 
@@ -239,7 +241,7 @@ impl Behind {
                 let ListenerEvent::Frame { session, lane, frame } = event else { continue };
                 match frame.message {
                     ToStore::Read { request, range, .. }
-                    | ToStore::ReadBehind { request, range, .. } => {
+                    | ToStore::EarlyRead { request, range, .. } => {
                         store.listener.send(session, lane, data(request, range.bytes() as usize));
                     }
                     ToStore::Resume { request, .. } => {
@@ -293,7 +295,7 @@ fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
         let host = longhaul_core::wire::link::HostId(1);
         let (volume, range) = (VolumeId(1), Range::new(0, 16));
         let resume = ToStore::Resume { request: 1, volume, epoch: 1, host };
-        let read = ToStore::ReadBehind { request: 1, volume, epoch: 1, committed: 0, range };
+        let read = ToStore::EarlyRead { request: 1, volume, epoch: 1, committed: 0, range };
         client.send(Lane::Control, resume.into());
         client.send(Lane::Read, read.into());
     };

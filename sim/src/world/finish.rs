@@ -3,7 +3,7 @@
 //! processes that ran.
 
 use super::observe::shown;
-use super::second;
+use super::replica;
 use super::truth::Restored;
 use super::truth::replay;
 use super::{Event, MS, State, World};
@@ -270,6 +270,6 @@ impl World {
     }
 
     pub(super) fn object_at_once(&self, operation: &ObjectOperation) -> ObjectResult {
-        second::at_once(&self.objects.map, operation)
+        replica::at_once(&self.objects.map, operation)
     }
 }

@@ -120,7 +120,7 @@ impl World {
                 let barrier = self.forge_rng.between(1, 5);
                 ToStore::Barrier { volume: id, epoch, barrier, seq: 0 }
             }
-            6 => ToStore::ReadBehind { request, volume: id, epoch, committed, range },
+            6 => ToStore::EarlyRead { request, volume: id, epoch, committed, range },
             7 => ToStore::Read { request, volume: id, epoch, range },
             8 if self.forge_rng.percent(50) => ToStore::Changed {
                 request,

@@ -411,17 +411,17 @@ impl World {
             ToStore::Batch { last, .. } => told.shipped = told.shipped.max(*last),
             _ => {}
         }
-        if let ToStore::Read { request, range, .. } | ToStore::ReadBehind { request, range, .. } =
+        if let ToStore::Read { request, range, .. } | ToStore::EarlyRead { request, range, .. } =
             &frame.message
             && self.plan.liar
         {
             self.hosts[host].slots[volume].asked.insert(*request, *range);
         }
-        if let ToStore::ReadBehind { .. } = &frame.message {
+        if let ToStore::EarlyRead { .. } = &frame.message {
             self.coverage.reads_behind += 1;
         }
         if lane == Lane::Read {
-            self.ask_lone(number, frame.clone());
+            self.ask_by_datagram(number, frame.clone());
         } else if let Some(due) = session.send(now, Direction::Up, lane, bytes) {
             self.schedule(due, Event::Deliver(number, Direction::Up, lane));
         }

@@ -13,15 +13,15 @@ mod client;
 mod copies;
 mod copy;
 mod damage;
+mod datagrams;
 mod finish;
 mod forge;
 mod host;
-mod lone;
 mod maps;
 mod object;
 mod observe;
 mod relay;
-mod second;
+mod replica;
 mod snapshots;
 mod storage;
 mod store;
@@ -73,7 +73,7 @@ enum Event {
     Deliver(u64, Direction, Lane),
     Datagram(u64, Direction, Bytes),
     /// A timer of the machine for datagrams.
-    LoneTimer(u64, Time),
+    DatagramTimer(u64, Time),
     HostNotices(u64),
     StoreNotices(u64),
     StartHost(usize, u64),
@@ -87,7 +87,7 @@ enum Event {
     Observe,
     Snap,
     /// An event on the replica.
-    Second,
+    Replica,
     Repeat(usize, u64),
     Audit,
     /// Somebody speaks for a host.
@@ -245,7 +245,7 @@ pub struct World {
     branches: BTreeMap<(usize, Epoch), Branch>,
     objects: Objects,
     /// The replica of all objects, if there is one.
-    second: Option<second::Second>,
+    replica: Option<replica::ReplicaObjects>,
     /// Engines of snapshots.
     readers: Vec<snapshots::Reader>,
     /// Open questions about snapshots, by request.
@@ -336,7 +336,7 @@ impl World {
             sessions: BTreeMap::new(),
             branches: BTreeMap::new(),
             objects,
-            second: World::second(&root, &plan),
+            replica: World::replica(&root, &plan),
             copies: (0..2).map(|n| copies::StoreCache::new(root.fork(200_000 + n))).collect(),
             readers: Vec::new(),
             questions: Vec::new(),
@@ -361,8 +361,8 @@ impl World {
         for store in 0..world.stores.len() {
             world.start_repeating(store);
         }
-        if world.second.is_some() {
-            world.after(50 * MS, Event::Second);
+        if world.replica.is_some() {
+            world.after(50 * MS, Event::Replica);
         }
         world.after(20 * MS, Event::Audit);
         world.after(40 * MS, Event::Tell);
@@ -425,7 +425,7 @@ impl World {
             Event::Operator(at) => self.live(at, |w| w.operator(at.host, at.volume)),
             Event::Deliver(session, direction, lane) => self.deliver(session, direction, lane),
             Event::Datagram(session, direction, bytes) => self.datagram(session, direction, bytes),
-            Event::LoneTimer(session, due) => self.lone_timer(session, due),
+            Event::DatagramTimer(session, due) => self.datagram_timer(session, due),
             Event::HostNotices(session) => self.host_notices(session),
             Event::StoreNotices(session) => self.store_notices(session),
             Event::StartHost(host, incarnation) => {
@@ -458,7 +458,7 @@ impl World {
             Event::Chaos => self.chaos(),
             Event::Observe => self.observe(),
             Event::Snap => self.snap(),
-            Event::Second => self.look_at_second(),
+            Event::Replica => self.look_at_replica(),
             Event::Repeat(store, incarnation) => {
                 if self.stores[store].incarnation == incarnation {
                     self.repeater_timer(store);

@@ -1,6 +1,6 @@
 //! Operations on objects, from a store process to the object store and back.
 
-use super::second::Answer;
+use super::replica::Answer;
 use super::{Event, World};
 use crate::note;
 use crate::objects::{Course, Fate};
@@ -82,8 +82,8 @@ impl World {
     ) {
         let now = self.now;
         let put = matches!(operation, ObjectOperation::Put { .. });
-        let objects = match &mut self.second {
-            Some(second) if site == Site::Away => &mut second.objects,
+        let objects = match &mut self.replica {
+            Some(replica) if site == Site::Away => &mut replica.objects,
             _ => &mut self.objects,
         };
         let course = objects.course(now, put);

@@ -28,7 +28,7 @@ pub struct Process {
     pub(super) open: BTreeMap<usize, Open>,
     /// Pages of its volumes' maps: room for few, so that they come and go.
     pages: SharedPages,
-    pub(super) repeater: Option<super::second::Repeater>,
+    pub(super) repeater: Option<super::replica::Repeater>,
 }
 
 /// A volume that a store process has open, and its knowledge by the model.
@@ -94,7 +94,7 @@ impl World {
                 moved_bytes_max: 256 << 10,
                 ..Policy::default()
             }),
-            audit_bytes: 40,
+            sweep_bytes: 40,
             announce_entries_max: 24,
             announce_in_segment_max: 12,
             read_operations_max: 4,
@@ -132,7 +132,7 @@ impl World {
             | ToStore::Batch { volume, .. }
             | ToStore::Announce { volume, .. }
             | ToStore::Read { volume, .. }
-            | ToStore::ReadBehind { volume, .. }
+            | ToStore::EarlyRead { volume, .. }
             | ToStore::Status { volume, .. }
             | ToStore::Stage { volume, .. }
             | ToStore::Changed { volume, .. }
@@ -230,7 +230,7 @@ impl World {
         let pages = self.stores[store].pages.clone();
         let config = store::Config { pages, ..self.store_config() };
         let mut machine = store::Volume::open(self.now, spec, incarnation, config);
-        if self.second.is_some() {
+        if self.replica.is_some() {
             machine.handle_replica(self.now, store::ReplicaDurability::Behind);
         }
         note!(self, "s{store} opens v{volume}");
@@ -252,7 +252,7 @@ impl World {
             asked: BTreeMap::new(),
         };
         self.stores[store].open.insert(volume, open);
-        self.visit_second(store, volume);
+        self.visit_replica(store, volume);
     }
 
     /// Takes everything a store's volume has to say.
@@ -403,7 +403,7 @@ impl World {
             self.send_down(store, volume, session.0, lane, &frame);
         }
         let held = self.stores[store].open.remove(&volume).map(|open| open.held);
-        self.leave_second(store, volume);
+        self.leave_replica(store, volume);
         // It holds up no input any more.
         self.deliver_held(held.unwrap_or_default());
         for (number, lane, frame) in waiting.unwrap_or_default() {
@@ -483,7 +483,7 @@ impl World {
         self.require(checked);
         let streamed;
         let frame = if lane == Lane::Read {
-            let Some(rest) = self.answer_lone(number, frame.clone()) else { return };
+            let Some(rest) = self.answer_by_datagram(number, frame.clone()) else { return };
             streamed = rest;
             &streamed
         } else {
@@ -531,14 +531,14 @@ impl World {
                          objects hold {committed}"
                     ));
                 }
-                if let Some(second) = self.second.as_mut().filter(|second| second.plan.sync) {
-                    let promised = second.promised.entry(volume).or_default();
+                if let Some(replica) = self.replica.as_mut().filter(|replica| replica.plan.sync) {
+                    let promised = replica.promised.entry(volume).or_default();
                     *promised = (*seq).max(*promised);
                 }
             }
             ToHost::Attached { request, result: Ok(attached) } => {
-                if let Some(second) = self.second.as_mut().filter(|second| second.plan.sync) {
-                    let promised = second.promised.entry(volume).or_default();
+                if let Some(replica) = self.replica.as_mut().filter(|replica| replica.plan.sync) {
+                    let promised = replica.promised.entry(volume).or_default();
                     *promised = attached.committed.max(*promised);
                 }
                 if attached.committed > committed {

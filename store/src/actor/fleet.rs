@@ -50,7 +50,7 @@ pub struct Fleet {
     pub peers: Peers,
     /// Its state directory.
     pub state: PathBuf,
-    draining: bool,
+    evacuating: bool,
     issued: Arc<Issued>,
     /// The state of the accepted certificates at the last agreement of the stores.
     accepted: Option<Stamp>,
@@ -72,12 +72,12 @@ impl Fleet {
     pub fn new(me: Holder, peers: Peers, state: PathBuf, issued: Arc<Issued>) -> Fleet {
         let traffic = Traffic { measured: Instant::now(), sessions: BTreeMap::new() };
         let accepted = issued.stamp();
-        Fleet { me, peers, state, draining: false, issued, accepted, tell: false, traffic }
+        Fleet { me, peers, state, evacuating: false, issued, accepted, tell: false, traffic }
     }
 
     /// Whether hosts are to leave it.
-    pub(super) fn is_draining(&self) -> bool {
-        self.draining
+    pub(super) fn is_evacuating(&self) -> bool {
+        self.evacuating
     }
 
     /// Has hosts leave it, or not. Says whether there is another store to go to.
@@ -85,17 +85,18 @@ impl Fleet {
         if on && self.is_alone() {
             return false;
         }
-        if self.draining != on {
-            let now = if on { "draining: hosts are sent to other stores" } else { "not draining" };
+        if self.evacuating != on {
+            let now =
+                if on { "evacuating: hosts are sent to other stores" } else { "not evacuating" };
             tracing::info!("{now}");
         }
-        self.draining = on;
+        self.evacuating = on;
         true
     }
 
     /// This store is about to stop. Says whether there is another store to go to.
     pub(super) fn leave_quietly(&mut self) -> bool {
-        self.draining |= !self.is_alone();
+        self.evacuating |= !self.is_alone();
         !self.is_alone()
     }
 
@@ -155,9 +156,9 @@ impl Fleet {
     /// serve the volumes after a loss of all this.
     pub(super) fn advice(&self, standby: Vec<String>) -> Advice {
         let others = self.peers.list();
-        let mut stores = addresses(&self.me, &others, self.draining);
+        let mut stores = addresses(&self.me, &others, self.evacuating);
         stores.extend(standby);
-        let leave = self.draining && !others.is_empty();
+        let leave = self.evacuating && !others.is_empty();
         // Hosts that leave get the addresses of other stores only, and none that could be this
         // store again.
         let told = if leave { others.into_values().flatten().collect() } else { stores.clone() };
@@ -187,7 +188,7 @@ impl Fleet {
             id: self.me.id,
             addresses: self.me.addresses.clone(),
             software: longhaul_base::software(),
-            draining: self.draining,
+            evacuating: self.evacuating,
             hosts: u32::try_from(hosts).unwrap_or(u32::MAX),
             attached: u32::try_from(attached).unwrap_or(u32::MAX),
             bytes_per_second: self.traffic.sessions.values().map(|(_, rate)| rate).sum(),

@@ -48,7 +48,7 @@ impl Refusal {
                 };
                 ToHost::BatchRefused { volume, epoch, reason }
             }
-            ToStore::Read { request, volume, .. } | ToStore::ReadBehind { request, volume, .. } => {
+            ToStore::Read { request, volume, .. } | ToStore::EarlyRead { request, volume, .. } => {
                 ToHost::Data { request, volume, result: Err(ReadError::NotAttached) }
             }
             ToStore::Status { request, volume, .. } => {

@@ -162,7 +162,7 @@ fn classify(message: &ToStore) -> (RequestId, Target) {
         ToStore::Batch { volume, .. }
         | ToStore::Announce { volume, .. }
         | ToStore::Barrier { volume, .. } => (0, Target::Id(*volume)),
-        ToStore::ReadBehind { request, volume, .. } => (*request, Target::Early(*volume)),
+        ToStore::EarlyRead { request, volume, .. } => (*request, Target::Early(*volume)),
         ToStore::Stage { request, volume, into, .. } => {
             (*request, Target::Copy { from: *volume, into: *into })
         }

@@ -91,7 +91,7 @@ impl ReplicaObjects {
                         tokio::task::spawn_blocking(open).await?
                     }
                     Location::Bucket { bucket, prefix } => {
-                        let (objects, found) = bucket::open_second(bucket, prefix).await?;
+                        let (objects, found) = bucket::open_replica(bucket, prefix).await?;
                         self.is_ours(&found)?;
                         Ok(Opened { objects, _sharing: None, used: false })
                     }

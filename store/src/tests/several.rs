@@ -19,7 +19,7 @@ async fn reads_that_overtake_their_resume_wait_for_the_volume_to_come() {
 
     let behind = async |requests: &Requests, host| {
         let range = Range::new(0, 8);
-        let read = |request| ToStore::ReadBehind { request, volume, epoch, committed: 0, range };
+        let read = |request| ToStore::EarlyRead { request, volume, epoch, committed: 0, range };
         let resume = |request| ToStore::Resume { request, volume, epoch, host: HostId(host) };
         let (read, resume) = tokio::join!(requests.call(Lane::Read, read), async {
             tokio::time::sleep(Duration::from_millis(100)).await;

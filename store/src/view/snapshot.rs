@@ -50,7 +50,7 @@ pub struct FleetState {
     /// Stores there are, with it.
     pub stores: usize,
     /// Whether hosts are to leave it.
-    pub draining: bool,
+    pub evacuating: bool,
 }
 
 /// A volume at a moment.

@@ -507,7 +507,7 @@ fn what_somebody_waits_for_goes_with_the_resume_and_is_answered_once() {
     let later = world.read(32, 8);
     world.poll();
     let behind = |frame: &Frame<ToStore>| match &frame.message {
-        ToStore::ReadBehind { committed, range, .. } => (*committed, *range),
+        ToStore::EarlyRead { committed, range, .. } => (*committed, *range),
         other => panic!("{other:?}"),
     };
     let sent: Vec<_> = world.lanes[&Lane::Read].iter().map(behind).collect();
@@ -519,7 +519,7 @@ fn what_somebody_waits_for_goes_with_the_resume_and_is_answered_once() {
     world.poll();
     assert!(!world.is_outstanding(waits) && world.is_outstanding(later));
     let frame = world.lanes.get_mut(&Lane::Read).and_then(|lane| lane.pop_front()).unwrap();
-    let ToStore::ReadBehind { request, volume, .. } = frame.message else { panic!("{frame:?}") };
+    let ToStore::EarlyRead { request, volume, .. } = frame.message else { panic!("{frame:?}") };
     let refused = ToHost::Data { request, volume, result: Err(ReadError::NotAttached) };
     world.to_host.push_back(refused.into());
     world.answer();

@@ -150,7 +150,7 @@ impl Store {
                 self.announced.extend(entries.map(|e| (e.range, e.seq)));
                 None
             }
-            ToStore::ReadBehind { request, volume, epoch, committed, range } => {
+            ToStore::EarlyRead { request, volume, epoch, committed, range } => {
                 assert!(committed <= self.committed, "the host knows of no more than there is");
                 self.handle(ToStore::Read { request, volume, epoch, range }.into())
             }

@@ -214,8 +214,8 @@ impl Volume {
         let ours = |volume: VolumeId, epoch: Epoch| known(volume) && epoch == self.context.epoch;
         match frame.message {
             ToHost::Committed { volume, epoch, seq } if ours(volume, epoch) => self.commit(seq),
-            ToHost::Second { volume, epoch, second } if ours(volume, epoch) => {
-                self.acknowledger.set_replica(second);
+            ToHost::Replica { volume, epoch, progress } if ours(volume, epoch) => {
+                self.acknowledger.set_replica(progress);
             }
             ToHost::Data { request, volume, result } if known(volume) => {
                 self.store_data(request, result, frame.payload);

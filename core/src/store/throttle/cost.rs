@@ -28,7 +28,7 @@ pub struct Cost {
 pub fn of_volume(message: &ToStore) -> Option<VolumeId> {
     match message {
         ToStore::Read { volume, .. }
-        | ToStore::ReadBehind { volume, .. }
+        | ToStore::EarlyRead { volume, .. }
         | ToStore::Status { volume, .. }
         | ToStore::Stage { volume, .. }
         | ToStore::Batch { volume, .. } => Some(*volume),
@@ -52,7 +52,7 @@ pub fn cost(message: &ToStore, payload: &[u8]) -> Cost {
     // time.
     let of = |range: &Range, most: u64| range.sectors.min(most) * SECTOR_BYTES;
     let (operations, bytes) = match message {
-        ToStore::Read { range, .. } | ToStore::ReadBehind { range, .. } => {
+        ToStore::Read { range, .. } | ToStore::EarlyRead { range, .. } => {
             (1, of(range, MAX_READ_SECTORS))
         }
         ToStore::Stage { range, .. } => (1, of(range, MAX_STAGE_SECTORS)),

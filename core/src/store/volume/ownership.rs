@@ -9,7 +9,7 @@
 //! The store service names the key of a session before the session's first message
 //! ([`Ownership::session_began`]).
 
-use super::super::attach::{self, Asker, Granted};
+use super::super::attach::{self, Granted, Requester};
 use super::super::event::Event;
 use super::super::log::LogState;
 use super::super::session::SessionId;
@@ -18,8 +18,8 @@ use super::facts::Facts;
 use super::outputs::Outputs;
 use crate::block::{Epoch, Time};
 use crate::wire::link::{
-    AttachError, Claim, Frame, HostId, JournalState, KeyId, Lane, ReadError, RequestId,
-    SecondState, StageError, ToHost, ToStore,
+    AttachError, Claim, Frame, HostId, JournalState, KeyId, Lane, ReadError, ReplicaProgress,
+    RequestId, StageError, ToHost, ToStore,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,7 +97,7 @@ fn in_epoch(message: &ToStore) -> Option<(&'static str, Epoch)> {
         ToStore::Barrier { epoch, .. } => ("volume.barrier", *epoch),
         ToStore::Stage { epoch, .. } => ("volume.stage", *epoch),
         ToStore::Read { epoch, .. }
-        | ToStore::ReadBehind { epoch, .. }
+        | ToStore::EarlyRead { epoch, .. }
         | ToStore::Status { epoch, .. }
         | ToStore::Changed { epoch, .. } => ("volume.read", *epoch),
         ToStore::Hello { .. }
@@ -215,7 +215,7 @@ impl Ownership {
                 let reason = format!("epoch {epoch} belongs to key {key}");
                 (None, Some(ToHost::BatchRefused { volume, epoch, reason }))
             }
-            ToStore::Read { request, .. } | ToStore::ReadBehind { request, .. } => {
+            ToStore::Read { request, .. } | ToStore::EarlyRead { request, .. } => {
                 (None, Some(ToHost::Data { request, volume, result: Err(fenced) }))
             }
             ToStore::Status { request, .. } => {
@@ -304,8 +304,8 @@ impl Ownership {
         request: AttachRequest,
     ) -> Result<(Granted, KeyId), AttachError> {
         let key = self.key_of_session(session);
-        let asker = Asker { key, take_over: request.take_over };
-        Ok((attach::decide(log.lineage(), asker, request.journal)?, key))
+        let requester = Requester { key, take_over: request.take_over };
+        Ok((attach::decide(log.lineage(), requester, request.journal)?, key))
     }
 
     /// Whether another store may have the volume for a host; see
@@ -328,8 +328,8 @@ impl Ownership {
                 if !(self.is_connected() && other) {
                     return Ok(());
                 }
-                let asker = Asker { key, take_over };
-                attach::decide(log.lineage(), asker, journal).map(|_| ())
+                let requester = Requester { key, take_over };
+                attach::decide(log.lineage(), requester, journal).map(|_| ())
             }
             // The epoch is what the peer says: it is no reason to look away from the key.
             Claim::Resume(epoch) => {
@@ -489,11 +489,11 @@ impl Ownership {
     pub fn tell_replica(&self, cx: &mut Context<'_>) {
         let Some(session) = self.session() else { return };
         let (volume, epoch) = (cx.facts.spec().id, cx.log.epoch());
-        let second = match self.replica {
-            ReplicaDurability::None => SecondState::None,
-            ReplicaDurability::Behind => SecondState::Behind,
-            ReplicaDurability::InStep => SecondState::InStep(cx.log.committed),
+        let progress = match self.replica {
+            ReplicaDurability::None => ReplicaProgress::None,
+            ReplicaDurability::Behind => ReplicaProgress::Behind,
+            ReplicaDurability::InStep => ReplicaProgress::InStep(cx.log.committed),
         };
-        cx.out.send(session, Lane::Control, ToHost::Second { volume, epoch, second });
+        cx.out.send(session, Lane::Control, ToHost::Replica { volume, epoch, progress });
     }
 }

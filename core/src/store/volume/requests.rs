@@ -77,7 +77,7 @@ impl Volume {
                     self.commits.announce(log, session, replace, &entries);
                 }
             }
-            ToStore::ReadBehind { request, volume, epoch, committed, range } if volume == ours => {
+            ToStore::EarlyRead { request, volume, epoch, committed, range } if volume == ours => {
                 let read = data_read(to(request), epoch, range);
                 self.reads.ask_early(cx!(self), access!(self), (read, committed));
             }
@@ -135,7 +135,7 @@ impl Volume {
                 let refused = ToHost::BatchRefused { volume, epoch, reason };
                 self.out.send(session, Lane::Control, refused);
             }
-            ToStore::ReadBehind { request, volume, epoch, range, .. } if volume == ours => {
+            ToStore::EarlyRead { request, volume, epoch, range, .. } if volume == ours => {
                 let read = ToStore::Read { request, volume, epoch, range };
                 self.read_message(session, lane, read);
             }

@@ -439,7 +439,7 @@ pub(super) fn tiny() -> Config {
         map: Limits { page_bytes: 40, fragment_bytes: 100, runs: 2, level_bytes: 400, factor: 2 },
         pages: SharedPages::new(2000),
         delete_delay: Duration::from_millis(50),
-        audit_bytes: 50,
+        sweep_bytes: 50,
         ..Config::default()
     }
 }

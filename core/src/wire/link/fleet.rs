@@ -58,7 +58,7 @@ pub enum StoreOperation {
         claim: Claim,
     },
     /// To send its hosts to other stores, and go on doing so; or to stop that.
-    Drain {
+    Evacuate {
         /// Whether to.
         on: bool,
     },
@@ -194,7 +194,7 @@ pub struct StoreReport {
     /// For logs.
     pub software: String,
     /// Whether it sends its hosts to others.
-    pub draining: bool,
+    pub evacuating: bool,
     /// Connected hosts.
     pub hosts: u32,
     /// Volumes that connected hosts have attached here.

@@ -59,7 +59,7 @@ impl StoreActor {
                     Err(error) => Err(error),
                 }
             }
-            StoreOperation::Drain { on } => {
+            StoreOperation::Evacuate { on } => {
                 if self.fleet.fleet.as_mut().is_some_and(|fleet| fleet.drain(on)) {
                     self.tell_hosts();
                     Ok(StoreReply::Done)
@@ -165,7 +165,7 @@ impl StoreActor {
     pub(super) fn remind(&mut self) {
         let Some(fleet) = &mut self.fleet.fleet else { return };
         let CredentialNews { rotated, unknown } = fleet.credentials();
-        if fleet.is_draining() {
+        if fleet.is_evacuating() {
             self.tell_hosts();
         }
         if rotated {
@@ -238,7 +238,7 @@ impl StoreActor {
     /// its effect shows first. A call by command moves all that are too many.
     fn rebalance(&mut self, to: Option<ReplyTo>) {
         let Some(fleet) = &self.fleet.fleet else { return };
-        let busy = self.engines.hosts().len() > 1 && !fleet.is_draining() && !fleet.is_alone();
+        let busy = self.engines.hosts().len() > 1 && !fleet.is_evacuating() && !fleet.is_alone();
         if busy {
             return self.fleet.ask_loads(to);
         }
@@ -255,7 +255,7 @@ impl StoreActor {
             BusyHost { session, load }
         };
         let hosts: Vec<BusyHost> = self.engines.hosts().into_iter().map(host).collect();
-        let others: Vec<_> = reports.into_iter().filter(|report| !report.draining).collect();
+        let others: Vec<_> = reports.into_iter().filter(|report| !report.evacuating).collect();
         let loads = others.iter().map(|report| Load {
             volumes: report.attached as usize,
             bytes: report.bytes_per_second,

@@ -29,7 +29,7 @@ impl StoreActor {
     /// The holder of a volume's lease is known.
     fn claimed(&mut self, id: VolumeId, outcome: lease::Outcome) {
         let Some(claimed) = self.stages.ownership.claimed(id, outcome) else { return };
-        let Claimed { asker, mut waiting, verdict } = claimed;
+        let Claimed { requester, mut waiting, verdict } = claimed;
         match verdict {
             Verdict::Mine { number, taken, stale } => {
                 if stale {
@@ -37,22 +37,22 @@ impl StoreActor {
                     self.drop_engine(id);
                 }
                 self.note_taken(id, number, taken);
-                if let Some(request) = asker {
+                if let Some(request) = requester {
                     self.run(Stage::Operation, request);
                 }
             }
             Verdict::Redirect(redirect) => {
-                if let Some(request) = asker {
+                if let Some(request) = requester {
                     self.forward(request, redirect);
                 }
             }
             Verdict::Refused(error) => {
-                if let Some(request) = asker {
+                if let Some(request) = requester {
                     self.refuse_host(&request, error, &mut waiting);
                 }
             }
             Verdict::Gone => {
-                if let Some(request) = asker {
+                if let Some(request) = requester {
                     self.gone(id, request);
                 }
             }
@@ -81,16 +81,22 @@ impl StoreActor {
 
     /// The store that has a volume does not let a host have it. The early reads that the host sent
     /// along get no answer either.
-    fn refuse_host(&self, asker: &Request, error: AttachError, waiting: &mut VecDeque<Request>) {
-        let (ToStore::Attach { request, .. } | ToStore::Resume { request, .. }) = asker.message()
+    fn refuse_host(
+        &self,
+        requester: &Request,
+        error: AttachError,
+        waiting: &mut VecDeque<Request>,
+    ) {
+        let (ToStore::Attach { request, .. } | ToStore::Resume { request, .. }) =
+            requester.message()
         else {
             return;
         };
         let reply = ToHost::Attached { request: *request, result: Err(error) };
-        self.sessions.answer(asker.reply_to, reply);
+        self.sessions.answer(requester.reply_to, reply);
         for other in std::mem::take(waiting) {
             let early = matches!(other.target, Target::Early(_));
-            if early && other.session() == asker.session() {
+            if early && other.session() == requester.session() {
                 self.refuse(other, Refusal::NotServed);
             } else {
                 waiting.push_back(other);

@@ -168,7 +168,7 @@ impl StoreActor {
             fleet: self.fleet.fleet.as_ref().map(|fleet| FleetState {
                 leases: self.stages.ownership.count(),
                 stores: fleet.peers.list().len() + 1,
-                draining: fleet.is_draining(),
+                evacuating: fleet.is_evacuating(),
             }),
             sessions: sessions.collect(),
             tenants: self.stages.rates.states(),

@@ -298,7 +298,7 @@ fn recordable(message: &ToStore) -> Option<Recordable> {
         | ToStore::Batch { .. }
         | ToStore::Announce { .. }
         | ToStore::Read { .. }
-        | ToStore::ReadBehind { .. }
+        | ToStore::EarlyRead { .. }
         | ToStore::Status { .. }
         | ToStore::Stage { .. }
         | ToStore::Changed { .. }
@@ -355,9 +355,11 @@ fn of_volume(operation: &VolumeOperation) -> Option<(&'static str, AuditObject)>
 
 fn of_store(operation: &StoreOperation) -> Option<(&'static str, AuditObject)> {
     Some(match operation {
-        StoreOperation::Drain { on: true } => ("store.drain", AuditObject::Other(String::new())),
-        StoreOperation::Drain { on: false } => {
-            ("store.drain-off", AuditObject::Other(String::new()))
+        StoreOperation::Evacuate { on: true } => {
+            ("store.evacuate", AuditObject::Other(String::new()))
+        }
+        StoreOperation::Evacuate { on: false } => {
+            ("store.evacuate-off", AuditObject::Other(String::new()))
         }
         StoreOperation::Rebalance => ("store.rebalance", AuditObject::Other(String::new())),
         StoreOperation::Forget { id } => ("store.forget", AuditObject::Other(id.to_string())),

@@ -57,7 +57,7 @@ pub(in super::super) struct Ownership {
 #[derive(Default)]
 struct VolumeClaim {
     /// The request that the look-up of the lease is for, unless its session has ended since.
-    asker: Option<Request>,
+    requester: Option<Request>,
     /// Requests that came meanwhile, or while another store has the volume; and reads that came
     /// before their Resume message. The link bounds them: each counts there, for itself or with its
     /// answer.
@@ -73,7 +73,7 @@ struct VolumeClaim {
 /// The consequences of the answer about a volume's lease.
 pub(in super::super) struct Claimed {
     /// The request that the look-up was for.
-    pub asker: Option<Request>,
+    pub requester: Option<Request>,
     /// Requests that came meanwhile.
     pub waiting: VecDeque<Request>,
     pub verdict: Verdict,
@@ -178,7 +178,7 @@ impl Ownership {
             return Decision::Refuse(request, Refusal::NotFound);
         };
         self.held.begin_claim(id);
-        claim.asker = Some(request);
+        claim.requester = Some(request);
         let objects = self.objects.clone();
         let (peers, me) = (member.peers.clone(), member.me.clone());
         self.done.spawn(async move {
@@ -207,8 +207,8 @@ impl Ownership {
             lease::Outcome::Refused(error) => Verdict::Refused(error),
             lease::Outcome::Gone => Verdict::Gone,
         };
-        let (asker, waiting) = (claim.asker.take(), std::mem::take(&mut claim.waiting));
-        Some(Claimed { asker, waiting, verdict })
+        let (requester, waiting) = (claim.requester.take(), std::mem::take(&mut claim.waiting));
+        Some(Claimed { requester, waiting, verdict })
     }
 
     /// Has another store answer a request, and holds it until then. Without others, or if another
@@ -271,13 +271,13 @@ impl Ownership {
     pub fn remove(&mut self, id: VolumeId) -> Vec<Request> {
         self.held.forget(id);
         let Some(claim) = self.volumes.remove(&id) else { return Vec::new() };
-        claim.asker.into_iter().chain(claim.waiting).collect()
+        claim.requester.into_iter().chain(claim.waiting).collect()
     }
 
     /// A session is over: nobody waits for what it asked.
     pub fn forget(&mut self, session: u64) {
         for claim in self.volumes.values_mut() {
-            claim.asker.take_if(|request| request.session() == session);
+            claim.requester.take_if(|request| request.session() == session);
             claim.waiting.retain(|request| request.session() != session);
         }
     }

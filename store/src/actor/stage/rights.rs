@@ -67,7 +67,7 @@ pub(super) fn needs(message: &ToStore) -> Needs {
         | ToStore::Batch { .. }
         | ToStore::Announce { .. }
         | ToStore::Stage { .. }
-        | ToStore::ReadBehind { .. }
+        | ToStore::EarlyRead { .. }
         | ToStore::Changed { .. }
         | ToStore::Barrier { .. } => volumes(Role::Write),
         ToStore::Read { .. } | ToStore::Status { .. } => passed_on(Role::Read),
@@ -126,7 +126,7 @@ fn of_store(operation: &StoreOperation) -> Needs {
             Needs { stores: true, ..installation(Role::Read) }
         }
         StoreOperation::List => installation(Role::Read),
-        StoreOperation::Drain { .. }
+        StoreOperation::Evacuate { .. }
         | StoreOperation::Rebalance
         | StoreOperation::Forget { .. }
         | StoreOperation::Replica(

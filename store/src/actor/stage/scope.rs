@@ -188,7 +188,7 @@ fn names(message: &mut ToStore) -> Named<'_> {
         | ToStore::Batch { .. }
         | ToStore::Announce { .. }
         | ToStore::Read { .. }
-        | ToStore::ReadBehind { .. }
+        | ToStore::EarlyRead { .. }
         | ToStore::Status { .. }
         | ToStore::Stage { .. }
         | ToStore::Changed { .. }

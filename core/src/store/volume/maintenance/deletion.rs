@@ -6,11 +6,11 @@
 //! deletes nothing.
 //!
 //! A fragment that leaves the map of a volume may still be in the map of a snapshot. No engine can
-//! keep all of these maps in memory. So now and then an audit lists all fragments, and reads the
+//! keep all of these maps in memory. So now and then a sweep lists all fragments, and reads the
 //! roots of the snapshots one after the other. Fragments that neither these nor the last two roots
-//! name have no owner. An audit follows a claim, because of the leftovers of former engines. It
+//! name have no owner. A sweep follows a claim, because of the leftovers of former engines. It
 //! also follows the deletion of a snapshot, and the growth of the space without a possible owner.
-//! If the engine cannot read a snapshot's root, the audit deletes nothing.
+//! If the engine cannot read a snapshot's root, the sweep deletes nothing.
 
 use super::super::context::Context;
 use super::super::facts::Facts;
@@ -26,7 +26,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Roots that an engine keeps: the newest, and one in case that one is damaged.
 pub(super) const ROOTS_KEPT: usize = 2;
-/// An audit is due when fragments that only snapshots may name have more bytes than this part of
+/// A sweep is due when fragments that only snapshots may name have more bytes than this part of
 /// the map, and some for each snapshot.
 const PERHAPS: u64 = 4;
 
@@ -35,7 +35,7 @@ const PERHAPS: u64 = 4;
 pub(super) struct Dropped {
     /// No snapshot can name these.
     fragments: Vec<FragmentId>,
-    /// Some may name these, of so many bytes: an audit will tell.
+    /// Some may name these, of so many bytes: a sweep will tell.
     perhaps: Vec<(FragmentId, u64)>,
     /// The roots of snapshots.
     pins: Vec<RootName>,
@@ -56,24 +56,24 @@ struct KeptRoot {
     dropped: Dropped,
 }
 
-/// An audit under way.
+/// A sweep under way.
 #[derive(Default)]
-struct Audit {
+struct Sweep {
     /// Fragments that no root so far names.
     candidates: BTreeSet<FragmentId>,
-    /// Roots of snapshots that the audit still has to read.
+    /// Roots of snapshots that the sweep still has to read.
     pins: Vec<RootName>,
     /// The read in progress.
     reading: Option<RootName>,
 }
 
-/// The use of a snapshot's root for an audit.
+/// The use of a snapshot's root for a sweep.
 pub(super) enum PinRead {
-    /// The audit has read it: [`Deletion::audit_on`].
+    /// The sweep has read it: [`Deletion::sweep_on`].
     Audited,
     /// A root names it and it is not there: somebody may have taken over.
     Missing,
-    /// The audit does not go on with it.
+    /// The sweep does not go on with it.
     Nothing,
 }
 
@@ -91,11 +91,11 @@ pub(super) struct Deletion {
     /// The number of roots to write although the map matches the newest one. After these no kept
     /// root names fragments that merges have replaced.
     renew: usize,
-    audit: Option<Audit>,
-    audit_due: bool,
+    sweep: Option<Sweep>,
+    sweep_due: bool,
     /// Bytes of fragments that no root names but perhaps one of a snapshot.
     perhaps_bytes: u64,
-    /// The root of a snapshot that was not there for an audit.
+    /// The root of a snapshot that was not there for a sweep.
     pin_missed: Option<RootName>,
 }
 
@@ -103,7 +103,7 @@ impl Deletion {
     /// Ends the work in progress without effect: another engine continues from the newest root, or
     /// this engine does.
     pub fn stop(&mut self) {
-        self.audit = None;
+        self.sweep = None;
         self.kept.clear();
         self.doomed.clear();
         self.dropped.objects.clear();
@@ -203,14 +203,14 @@ impl Deletion {
     }
 
     /// A put of a root has ended, which decides the objects to delete. Returns whether roots of
-    /// snapshots are among them. `named_bytes` are those of the map's fragments, and `audit_bytes`
-    /// are those that an audit reads.
+    /// snapshots are among them. `named_bytes` are those of the map's fragments, and `sweep_bytes`
+    /// are those that a sweep reads.
     pub fn root_put(
         &mut self,
         facts: &Facts,
         (name, dropped): (RootName, Dropped),
         named_bytes: u64,
-        audit_bytes: u64,
+        sweep_bytes: u64,
     ) -> bool {
         let volume = facts.spec().id;
         self.kept.push_back(KeptRoot { name, dropped });
@@ -227,8 +227,8 @@ impl Deletion {
             keys.extend(dropped.pins.into_iter().map(|name| catalog::pin_key(volume, name)));
             self.perhaps_bytes += dropped.perhaps.iter().map(|(_, bytes)| bytes).sum::<u64>();
         }
-        self.audit_due |=
-            unpinned || self.perhaps_bytes > (named_bytes / PERHAPS).saturating_add(audit_bytes);
+        self.sweep_due |=
+            unpinned || self.perhaps_bytes > (named_bytes / PERHAPS).saturating_add(sweep_bytes);
         self.doom(delete_at(facts), keys);
         unpinned
     }
@@ -263,15 +263,15 @@ impl Deletion {
         }
     }
 
-    /// Whether an audit is to begin.
+    /// Whether a sweep is to begin.
     pub fn is_audit_due(&self) -> bool {
-        self.audit_due && self.audit.is_none()
+        self.sweep_due && self.sweep.is_none()
     }
 
-    /// Begins an audit: lists all fragments.
-    pub fn begin_audit(&mut self, facts: &Facts, out: &mut Outputs) {
-        (self.audit_due, self.perhaps_bytes) = (false, 0);
-        self.audit = Some(Audit::default());
+    /// Begins a sweep: lists all fragments.
+    pub fn begin_sweep(&mut self, facts: &Facts, out: &mut Outputs) {
+        (self.sweep_due, self.perhaps_bytes) = (false, 0);
+        self.sweep = Some(Sweep::default());
         out.list(ObjectPurpose::ListFragments, catalog::fragment_prefix(facts.spec().id));
     }
 
@@ -291,8 +291,8 @@ impl Deletion {
             (id.generation <= generation && !named.contains(&id)).then_some(id)
         });
         let candidates = found.collect();
-        if let Some(audit) = &mut self.audit {
-            audit.candidates = candidates;
+        if let Some(sweep) = &mut self.sweep {
+            sweep.candidates = candidates;
         }
         cx.out.list(ObjectPurpose::ListPins, catalog::pin_prefix(volume));
     }
@@ -313,36 +313,36 @@ impl Deletion {
         let stray = found.filter(|name| name.generation < generation && !pinned.contains(name));
         let stray = stray.map(|name| catalog::pin_key(volume, name)).collect();
         self.orphaned(generation, delete_at(facts), stray);
-        if let Some(audit) = &mut self.audit {
-            audit.pins = pinned.into_iter().collect();
+        if let Some(sweep) = &mut self.sweep {
+            sweep.pins = pinned.into_iter().collect();
         }
     }
 
-    /// Reads the next root of a snapshot, or ends the audit: it deletes the rest, unless the maps
+    /// Reads the next root of a snapshot, or ends the sweep: it deletes the rest, unless the maps
     /// have it by now.
-    pub fn audit_on(
+    pub fn sweep_on(
         &mut self,
         cx: &mut Context<'_>,
         generation: Option<u64>,
         mapped: impl Iterator<Item = FragmentId>,
     ) {
         if cx.facts.is_stopping() {
-            self.audit = None;
+            self.sweep = None;
         }
-        let Some(audit) = &mut self.audit else { return };
-        let next = if audit.candidates.is_empty() { None } else { audit.pins.pop() };
+        let Some(sweep) = &mut self.sweep else { return };
+        let next = if sweep.candidates.is_empty() { None } else { sweep.pins.pop() };
         if let Some(name) = next {
-            audit.reading = Some(name);
+            sweep.reading = Some(name);
             return roots::read_pin(cx.out, cx.facts.spec().id, name);
         }
         let named: BTreeSet<FragmentId> = mapped.chain(self.named()).collect();
-        let Some(audit) = self.audit.take() else { return };
-        let found = audit.candidates.into_iter().filter(|id| !named.contains(id));
+        let Some(sweep) = self.sweep.take() else { return };
+        let found = sweep.candidates.into_iter().filter(|id| !named.contains(id));
         let found = found.map(catalog::fragment_key).collect();
         self.orphaned(generation.unwrap_or(0), delete_at(cx.facts), found);
     }
 
-    /// Takes the result of reading the root of a snapshot, if the audit waits for it. The newest
+    /// Takes the result of reading the root of a snapshot, if the sweep waits for it. The newest
     /// root names `pins`.
     pub fn pin_read(
         &mut self,
@@ -351,8 +351,8 @@ impl Deletion {
         name: RootName,
         data: Option<Bytes>,
     ) -> PinRead {
-        let Some(audit) = &mut self.audit else { return PinRead::Nothing };
-        if audit.reading.take_if(|reading| *reading == name).is_none() {
+        let Some(sweep) = &mut self.sweep else { return PinRead::Nothing };
+        if sweep.reading.take_if(|reading| *reading == name).is_none() {
             return PinRead::Nothing;
         }
         let pinned = self.pinned(pins).contains(&name);
@@ -362,12 +362,12 @@ impl Deletion {
         // The engine may have deleted it since, because nothing needs it any more.
         if data.is_some() || pinned {
             let Some(root) = roots::parse_pin(cx.out, cx.facts.spec(), name, data) else {
-                self.audit = None;
+                self.sweep = None;
                 return PinRead::Nothing;
             };
-            if let Some(audit) = &mut self.audit {
+            if let Some(sweep) = &mut self.sweep {
                 for fragment in root.levels.fragments() {
-                    audit.candidates.remove(&fragment.id);
+                    sweep.candidates.remove(&fragment.id);
                 }
             }
         }
@@ -375,14 +375,14 @@ impl Deletion {
     }
 
     /// A root names this root of a snapshot, which does not exist. Returns whether that is new. An
-    /// engine that took over may have deleted it, so another audit follows once this engine knows
+    /// engine that took over may have deleted it, so another sweep follows once this engine knows
     /// that.
     fn misses_pin(&mut self, name: RootName) -> bool {
         let new = self.pin_missed != Some(name);
         if new {
             self.pin_missed = Some(name);
-            self.audit_due = true;
-            self.audit = None;
+            self.sweep_due = true;
+            self.sweep = None;
         }
         new
     }

@@ -70,7 +70,7 @@ enum MapStep {
     ReadPin,
     /// A claim of a generation is in progress.
     Claim,
-    /// A list of objects for an audit is in progress.
+    /// A list of objects for a sweep is in progress.
     Listing,
     /// Somebody else may have claimed the next: a look that began at that time.
     Look { since: Time },
@@ -444,7 +444,7 @@ impl MapMaintenance {
         } else if around.stranded {
             self.look_for_roots(cx.facts, cx.out, around.stranded, None);
         } else if self.deletion.is_audit_due() && !cx.facts.is_stopping() {
-            self.begin_audit(cx);
+            self.begin_sweep(cx);
         }
     }
 
@@ -685,7 +685,7 @@ impl MapMaintenance {
         }
         // An engine that took over before this one may have prevented the put.
         self.writer.put_pin(cx, generation);
-        self.begin_audit(cx);
+        self.begin_sweep(cx);
     }
 
     /// The engine knows now whether another one had taken over at a moment after `since`.
@@ -743,17 +743,17 @@ impl MapMaintenance {
         let MapStep::Put { dropped } = std::mem::take(&mut self.step) else { return };
         let named: u64 = self.writer.root_put(name);
         let pins = self.writer.roots().pins().len() as u64;
-        let reads = facts.config().audit_bytes.saturating_mul(pins);
+        let reads = facts.config().sweep_bytes.saturating_mul(pins);
         if self.deletion.root_put(facts, (name, dropped), named, reads) {
             self.effect(MapEffect::SnapshotsGone);
         }
     }
 
-    // The audit of objects that no root names.
+    // The sweep of objects that no root names.
 
-    fn begin_audit(&mut self, cx: &mut Context<'_>) {
+    fn begin_sweep(&mut self, cx: &mut Context<'_>) {
         self.step = MapStep::Listing;
-        self.deletion.begin_audit(cx.facts, cx.out);
+        self.deletion.begin_sweep(cx.facts, cx.out);
     }
 
     pub fn fragments_listed(&mut self, cx: &mut Context<'_>, moved: &Tree, list: &[ObjectMeta]) {
@@ -767,10 +767,10 @@ impl MapMaintenance {
         let pins = self.writer.roots().pins();
         self.deletion.pins_listed(cx.facts, generation, pins, list);
         self.step = MapStep::Idle;
-        self.deletion.audit_on(cx, Some(generation), mapped(self.writer.tree(), moved));
+        self.deletion.sweep_on(cx, Some(generation), mapped(self.writer.tree(), moved));
     }
 
-    /// Takes the result of reading the root of a snapshot, for an audit.
+    /// Takes the result of reading the root of a snapshot, for a sweep.
     pub fn pin_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -782,7 +782,7 @@ impl MapMaintenance {
         match self.deletion.pin_read(cx, pins, name, data) {
             PinRead::Audited => {
                 let mapped = mapped(self.writer.tree(), moved);
-                self.deletion.audit_on(cx, self.generation, mapped);
+                self.deletion.sweep_on(cx, self.generation, mapped);
             }
             PinRead::Missing => self.suspicious = true,
             PinRead::Nothing => {}

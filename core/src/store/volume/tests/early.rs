@@ -4,7 +4,7 @@ use super::scenarios::{attached, commit, opened};
 use super::*;
 
 fn behind(request: u64, epoch: u64, committed: u64) -> ToStore {
-    ToStore::ReadBehind { request, volume: ID, epoch, committed, range: Range::new(0, 1) }
+    ToStore::EarlyRead { request, volume: ID, epoch, committed, range: Range::new(0, 1) }
 }
 
 fn resume(host: u128, epoch: u64) -> ToStore {
@@ -75,7 +75,7 @@ fn a_volume_that_has_grown_elsewhere_is_read_to_its_end() {
     there.send(1, Lane::Control, ToStore::Volume { request: 1, operation });
     there.settle(&mut objects);
     let range = Range::new(SECTORS, 1);
-    let read = ToStore::ReadBehind { request: 5, volume: ID, epoch: 1, committed: 0, range };
+    let read = ToStore::EarlyRead { request: 5, volume: ID, epoch: 1, committed: 0, range };
     here.send(2, Lane::Read, read);
     here.settle(&mut objects);
     assert_eq!(answer(&mut here, 5), None);
@@ -83,7 +83,7 @@ fn a_volume_that_has_grown_elsewhere_is_read_to_its_end() {
     assert_eq!(answer(&mut here, 5), Some(Ok(0)));
     // Beyond what there is.
     let range = Range::new(sectors, 1);
-    let read = ToStore::ReadBehind { request: 6, volume: ID, epoch: 1, committed: 0, range };
+    let read = ToStore::EarlyRead { request: 6, volume: ID, epoch: 1, committed: 0, range };
     here.send(2, Lane::Read, read);
     assert_eq!(answer(&mut here, 6), Some(Err(ReadError::Invalid)));
 }

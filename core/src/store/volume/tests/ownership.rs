@@ -158,7 +158,7 @@ fn forged(epoch: u64, host: u128) -> Vec<(Lane, Frame<ToStore>)> {
         announce(epoch, false, &[(0, 8, 9)]),
         ToStore::Detach { request: 2, volume, epoch },
         ToStore::Barrier { volume, epoch, barrier: 1, seq: 0 },
-        ToStore::ReadBehind { request: 3, volume, epoch, committed: 0, range },
+        ToStore::EarlyRead { request: 3, volume, epoch, committed: 0, range },
         ToStore::Read { request: 3, volume, epoch, range },
         ToStore::Status { request: 4, volume, epoch, range },
         stage,
@@ -295,7 +295,7 @@ fn an_epoch_of_another_store_belongs_to_its_key() {
     ask(&mut ahead, &mut objects, 1, 1, None, false).unwrap();
     meet(&mut behind, 2, OTHER, "");
     let range = Range::new(0, 8);
-    let read = ToStore::ReadBehind { request: 8, volume: ID, epoch: 1, committed: 0, range };
+    let read = ToStore::EarlyRead { request: 8, volume: ID, epoch: 1, committed: 0, range };
     behind.send(2, Lane::Read, read);
     let refused = behind.resume(&mut objects, 2, 1, 1);
     assert_eq!(refused, Err(AttachError::OtherKey { epoch: 1, key: VICTIM }));

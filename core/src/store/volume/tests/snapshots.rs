@@ -308,7 +308,7 @@ fn clones_of_clones_go_their_own_ways() {
 
 /// Takes so many snapshots and deletes all but one; prints what that costs.
 fn many_snapshots(count: u64) {
-    let config = Config { audit_bytes: Config::default().audit_bytes, ..tiny() };
+    let config = Config { sweep_bytes: Config::default().sweep_bytes, ..tiny() };
     let (mut objects, mut rig) = (Objects::default(), Rig::open(1, &config));
     rig.settle(&mut objects);
     rig.attach(&mut objects, 1, 1, None).unwrap();

@@ -117,7 +117,7 @@ fn table() -> Vec<(ToStore, Role, Scope, bool)> {
         ),
         (ToStore::Changed { request, volume: id, epoch, since }, Write, Volumes, false),
         (
-            ToStore::ReadBehind { request, volume: id, epoch, committed: 0, range },
+            ToStore::EarlyRead { request, volume: id, epoch, committed: 0, range },
             Write,
             Volumes,
             false,
@@ -198,7 +198,7 @@ fn table() -> Vec<(ToStore, Role, Scope, bool)> {
         (StoreOperation::List, Read, Installation, false),
         (StoreOperation::Refresh, Admin, Stores, true),
         (release, Admin, Stores, true),
-        (StoreOperation::Drain { on: true }, Admin, Installation, false),
+        (StoreOperation::Evacuate { on: true }, Admin, Installation, false),
         (StoreOperation::Rebalance, Admin, Installation, false),
         (StoreOperation::Renew { request: Vec::new() }, Read, Covered, false),
         (StoreOperation::Sign { store, request: Vec::new() }, Read, Token, false),

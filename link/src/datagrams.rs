@@ -1,9 +1,9 @@
-//! Lone requests in datagrams over a connection: drives [`longhaul_core::link`] at either side.
+//! Small requests in datagrams over a connection: drives [`longhaul_core::link`] at either side.
 
 use super::error::LinkError;
 use super::transport::Connection;
 use longhaul_core::block::Time;
-use longhaul_core::link::{AnswerCounters, Answerer, AskCounters, Asker, Output};
+use longhaul_core::link::{AnswerCounters, AskCounters, DatagramClient, DatagramServer, Output};
 use longhaul_core::wire::link::{Frame, ToHost, ToStore};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(super) async fn ask(
 ) -> Result<(), LinkError> {
     let origin = Instant::now();
     let now = || Time(u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    let mut asker = Asker::new(connection.statistics().rtt);
+    let mut client = DatagramClient::new(connection.statistics().rtt);
     let mut open = true;
     let mut deadline = None;
     let timer = tokio::time::sleep(Duration::ZERO);
@@ -37,20 +37,20 @@ pub(super) async fn ask(
                 let bytes = connection.datagram_bytes();
                 match frame {
                     None => open = false,
-                    Some(frame) => asker.handle_request(now(), frame, bytes),
+                    Some(frame) => client.handle_request(now(), frame, bytes),
                 }
                 for _ in 1..AT_ONCE {
                     let Ok(frame) = queue.try_recv() else { break };
-                    asker.handle_request(now(), frame, bytes);
+                    client.handle_request(now(), frame, bytes);
                 }
             }
-            datagram = connection.receive_datagram() => asker.handle_datagram(now(), datagram?),
+            datagram = connection.receive_datagram() => client.handle_datagram(now(), datagram?),
             () = &mut timer, if deadline.is_some() => {
                 deadline = None;
-                asker.handle_timeout(now());
+                client.handle_timeout(now());
             }
         }
-        while let Some(output) = asker.poll() {
+        while let Some(output) = client.poll() {
             match output {
                 Output::Datagram(data) => connection.send_datagram(data),
                 Output::Stream(frame) => {
@@ -64,8 +64,8 @@ pub(super) async fn ask(
                 }
             }
         }
-        *lock(&counters) = asker.counters();
-        let due = asker.poll_timeout();
+        *lock(&counters) = client.counters();
+        let due = client.poll_timeout();
         if due != deadline {
             deadline = due;
             if let Some(due) = due {
@@ -79,7 +79,7 @@ pub(super) async fn ask(
 /// The store's replies to what one connection asks in datagrams.
 #[derive(Default)]
 pub(super) struct Replies {
-    answerer: Mutex<Answerer>,
+    server: Mutex<DatagramServer>,
 }
 
 impl Replies {
@@ -93,30 +93,30 @@ impl Replies {
     ) -> Result<Option<Frame<ToStore>>, LinkError> {
         let datagram = connection.receive_datagram().await?;
         let Some(bytes) = connection.datagram_bytes() else { return Ok(None) };
-        let mut answerer = lock(&self.answerer);
-        let frame = answerer.handle_datagram(datagram, bytes);
-        flush(&mut answerer, connection);
+        let mut server = lock(&self.server);
+        let frame = server.handle_datagram(datagram, bytes);
+        flush(&mut server, connection);
         Ok(frame)
     }
 
     /// Sends the reply to a request that came in a datagram; gives back any other.
     pub fn send(&self, connection: &dyn Connection, frame: Frame<ToHost>) -> Option<Frame<ToHost>> {
-        let mut answerer = lock(&self.answerer);
+        let mut server = lock(&self.server);
         // Without datagrams any more what was asked in them gets the reply that says so.
         let bytes = connection.datagram_bytes().unwrap_or(0);
-        let given_back = answerer.handle_reply(frame, bytes);
-        flush(&mut answerer, connection);
+        let given_back = server.handle_reply(frame, bytes);
+        flush(&mut server, connection);
         given_back
     }
 
     /// Totals of the connection.
     pub fn counters(&self) -> AnswerCounters {
-        lock(&self.answerer).counters()
+        lock(&self.server).counters()
     }
 }
 
-fn flush(answerer: &mut Answerer, connection: &dyn Connection) {
-    while let Some(data) = answerer.poll_datagram() {
+fn flush(server: &mut DatagramServer, connection: &dyn Connection) {
+    while let Some(data) = server.poll_datagram() {
         connection.send_datagram(data);
     }
 }

@@ -2,15 +2,15 @@
 
 use super::budget::Budget;
 use super::limits::{MAX_PARTS, MAX_REPLY_BYTES, PACKET_BYTES, STORE_PER_MILLE};
-use super::lone::{answered_by, may_be_lone, request_of};
 use super::packet::{PART_HEADER_BYTES, Packet, Part};
+use super::request::{answered_by, fits_datagram, request_of};
 use crate::wire::link::{Frame, RequestId, ToHost, ToStore};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Marks the request numbers under which lone requests are executed, so that the reply to one is never
+/// Marks the request numbers of the requests from datagrams, so that the reply to one is never
 /// taken for the reply to a request of the same number that came by stream.
-const LONE: RequestId = 1 << 63;
+const DATAGRAM: RequestId = 1 << 63;
 /// Most requests of a session that are being executed for datagrams; others are dropped, which the
 /// host takes for a loss, and in the end it asks by stream.
 const MAX_OPEN: usize = 2 * super::MAX_CALLS;
@@ -60,7 +60,7 @@ impl AnswerCounters {
 
 /// Requests and replies of one connection.
 #[derive(Debug)]
-pub struct Answerer {
+pub struct DatagramServer {
     /// Being executed, by call.
     open: BTreeMap<u64, Open>,
     done: VecDeque<Reply>,
@@ -91,17 +91,17 @@ struct Reply {
     count: usize,
 }
 
-impl Default for Answerer {
-    fn default() -> Answerer {
-        Answerer::new()
+impl Default for DatagramServer {
+    fn default() -> DatagramServer {
+        DatagramServer::new()
     }
 }
 
-impl Answerer {
+impl DatagramServer {
     /// Of a connection that begins.
     #[must_use]
-    pub fn new() -> Answerer {
-        Answerer {
+    pub fn new() -> DatagramServer {
+        DatagramServer {
             open: BTreeMap::new(),
             done: VecDeque::new(),
             done_bytes: 0,
@@ -123,7 +123,7 @@ impl Answerer {
             return None;
         };
         let mut frame = Frame::<ToStore>::decode(&head, Bytes::new()).ok()?;
-        if call & LONE != 0 || !may_be_lone(&frame.message) {
+        if call & DATAGRAM != 0 || !fits_datagram(&frame.message) {
             return None;
         }
         if let Some(open) = self.open.get_mut(&call) {
@@ -159,7 +159,7 @@ impl Answerer {
         }
         let request = request_of(&mut frame.message)?;
         self.open.insert(call, Open { request: *request, first: attempt, last: attempt });
-        *request = LONE | call;
+        *request = DATAGRAM | call;
         self.counters.requests += 1;
         Some(frame)
     }
@@ -171,10 +171,10 @@ impl Answerer {
         datagram_bytes: usize,
     ) -> Option<Frame<ToHost>> {
         let Some(request) = answered_by(&mut frame.message) else { return Some(frame) };
-        if *request & LONE == 0 {
+        if *request & DATAGRAM == 0 {
             return Some(frame);
         }
-        let call = *request & !LONE;
+        let call = *request & !DATAGRAM;
         let Some(open) = self.open.remove(&call) else { return Some(frame) };
         let attempt = open.last;
         *request = open.request;

@@ -3,11 +3,11 @@
 use super::limits::MAX_SECTORS;
 use crate::wire::link::{RequestId, ToHost, ToStore};
 
-/// Requests that may be lone: they change nothing, and their replies are small.
+/// Requests that fit a datagram: they change nothing, and their replies are small.
 #[must_use]
-pub fn may_be_lone(message: &ToStore) -> bool {
+pub fn fits_datagram(message: &ToStore) -> bool {
     match message {
-        ToStore::Read { range, .. } | ToStore::ReadBehind { range, .. } => {
+        ToStore::Read { range, .. } | ToStore::EarlyRead { range, .. } => {
             (1..=MAX_SECTORS).contains(&range.sectors)
         }
         ToStore::Status { .. } => true,
@@ -15,17 +15,17 @@ pub fn may_be_lone(message: &ToStore) -> bool {
     }
 }
 
-/// The number of a lone request.
+/// The number of a request in a datagram.
 pub(super) fn request_of(message: &mut ToStore) -> Option<&mut RequestId> {
     match message {
         ToStore::Read { request, .. }
-        | ToStore::ReadBehind { request, .. }
+        | ToStore::EarlyRead { request, .. }
         | ToStore::Status { request, .. } => Some(request),
         _ => None,
     }
 }
 
-/// The request that a reply to a lone request names.
+/// The request that a reply in datagrams names.
 pub(super) fn answered_by(message: &mut ToHost) -> Option<&mut RequestId> {
     match message {
         ToHost::Data { request, .. } | ToHost::Status { request, .. } => Some(request),

@@ -16,31 +16,31 @@ const DATAGRAM_BYTES: usize = 700;
 
 impl World {
     /// A session that can carry datagrams now.
-    fn lone_session(&mut self, number: u64) -> Option<&mut Session> {
+    fn datagram_session(&mut self, number: u64) -> Option<&mut Session> {
         let (session, _) = self.sessions.get_mut(&number)?;
-        (session.lone.is_some() && session.connected).then_some(session)
+        (session.datagrams.is_some() && session.connected).then_some(session)
     }
 
     /// Sends a request of the read lane: in datagrams, or by stream.
-    pub(super) fn ask_lone(&mut self, number: u64, frame: Frame<ToStore>) {
+    pub(super) fn ask_by_datagram(&mut self, number: u64, frame: Frame<ToStore>) {
         let now = self.now;
-        match self.lone_session(number).and_then(|session| session.lone.as_mut()) {
-            Some(lone) => lone.asker.handle_request(now, frame, Some(DATAGRAM_BYTES)),
+        match self.datagram_session(number).and_then(|session| session.datagrams.as_mut()) {
+            Some(ends) => ends.client.handle_request(now, frame, Some(DATAGRAM_BYTES)),
             None => return self.stream_up(number, &frame),
         }
-        self.flush_lone(number);
+        self.flush_datagrams(number);
     }
 
     /// Sends a reply of the read lane; gives back what goes by stream.
-    pub(super) fn answer_lone(
+    pub(super) fn answer_by_datagram(
         &mut self,
         number: u64,
         frame: Frame<ToHost>,
     ) -> Option<Frame<ToHost>> {
         let Some((session, _)) = self.sessions.get_mut(&number) else { return Some(frame) };
-        let Some(lone) = &mut session.lone else { return Some(frame) };
-        let rest = lone.answerer.handle_reply(frame, DATAGRAM_BYTES);
-        self.flush_lone(number);
+        let Some(ends) = &mut session.datagrams else { return Some(frame) };
+        let rest = ends.server.handle_reply(frame, DATAGRAM_BYTES);
+        self.flush_datagrams(number);
         rest
     }
 
@@ -51,13 +51,13 @@ impl World {
             Direction::Down => {
                 let now = self.now;
                 let Some((session, _)) = self.sessions.get_mut(&number) else { return };
-                let Some(lone) = session.lone.as_mut().filter(|_| session.host_open) else {
+                let Some(ends) = session.datagrams.as_mut().filter(|_| session.host_open) else {
                     return;
                 };
-                lone.asker.handle_datagram(now, bytes);
+                ends.client.handle_datagram(now, bytes);
             }
         }
-        self.flush_lone(number);
+        self.flush_datagrams(number);
     }
 
     fn datagram_up(&mut self, number: u64, bytes: Bytes) {
@@ -69,60 +69,63 @@ impl World {
         let full = process.open.get(&volume).is_some_and(|open| !open.machine.wants_input());
         // If the store does not take a datagram, the datagram is lost, as with a full receive
         // buffer.
-        let Some(lone) = session.lone.as_mut().filter(|_| there && !full) else { return };
-        let Some(frame) = lone.answerer.handle_datagram(bytes, DATAGRAM_BYTES) else { return };
+        let Some(ends) = session.datagrams.as_mut().filter(|_| there && !full) else { return };
+        let Some(frame) = ends.server.handle_datagram(bytes, DATAGRAM_BYTES) else { return };
         self.take_up(number, store, Lane::Read, frame);
     }
 
     /// The host's machine has something to do.
-    pub(super) fn lone_timer(&mut self, number: u64, due: Time) {
+    pub(super) fn datagram_timer(&mut self, number: u64, due: Time) {
         let now = self.now;
-        let Some(session) = self.lone_session(number).filter(|session| session.host_open) else {
+        let Some(session) = self.datagram_session(number).filter(|session| session.host_open)
+        else {
             return;
         };
-        let Some(lone) = session.lone.as_mut().filter(|lone| lone.timer == Some(due)) else {
+        let Some(ends) = session.datagrams.as_mut().filter(|ends| ends.timer == Some(due)) else {
             return;
         };
-        lone.timer = None;
-        lone.asker.handle_timeout(now);
-        self.flush_lone(number);
+        ends.timer = None;
+        ends.client.handle_timeout(now);
+        self.flush_datagrams(number);
     }
 
     /// Carries out what the machines of a session want.
-    fn flush_lone(&mut self, number: u64) {
+    fn flush_datagrams(&mut self, number: u64) {
         let now = self.now;
         loop {
             let Some((session, _)) = self.sessions.get_mut(&number) else { return };
-            let Some(lone) = &mut session.lone else { return };
-            if let Some(bytes) = lone.answerer.poll_datagram() {
+            let Some(ends) = &mut session.datagrams else { return };
+            if let Some(bytes) = ends.server.poll_datagram() {
                 self.carry(number, Direction::Down, &bytes);
                 continue;
             }
-            match lone.asker.poll() {
+            match ends.client.poll() {
                 Some(Output::Datagram(bytes)) => self.carry(number, Direction::Up, &bytes),
                 Some(Output::Stream(frame)) => self.stream_up(number, &frame),
                 Some(Output::Reply(frame)) => self.take_down(number, frame),
                 None => break,
             }
         }
-        let Some(lone) = self.lone_session(number).and_then(|session| session.lone.as_mut()) else {
+        let Some(ends) =
+            self.datagram_session(number).and_then(|session| session.datagrams.as_mut())
+        else {
             return;
         };
-        let counters = lone.asker.counters();
-        let before = std::mem::replace(&mut lone.counted, counters);
-        let due = lone.asker.poll_timeout();
-        let timer = due.filter(|due| lone.timer.replace(*due) != Some(*due));
-        self.count_lone(&before, &counters);
+        let counters = ends.client.counters();
+        let before = std::mem::replace(&mut ends.counted, counters);
+        let due = ends.client.poll_timeout();
+        let timer = due.filter(|due| ends.timer.replace(*due) != Some(*due));
+        self.count_datagrams(&before, &counters);
         if let Some(due) = timer {
-            self.schedule(Time(due.0.max(now.0 + 1)), Event::LoneTimer(number, due));
+            self.schedule(Time(due.0.max(now.0 + 1)), Event::DatagramTimer(number, due));
         }
     }
 
-    fn count_lone(&mut self, before: &AskCounters, now: &AskCounters) {
-        self.coverage.lone_requests += now.requests - before.requests;
-        self.coverage.lone_repeats += now.repeats - before.repeats;
-        self.coverage.lone_recovered += now.recovered - before.recovered;
-        self.coverage.lone_by_stream += now.by_stream - before.by_stream;
+    fn count_datagrams(&mut self, before: &AskCounters, now: &AskCounters) {
+        self.coverage.datagram_requests += now.requests - before.requests;
+        self.coverage.datagram_repeats += now.repeats - before.repeats;
+        self.coverage.datagram_recovered += now.recovered - before.recovered;
+        self.coverage.datagram_by_stream += now.by_stream - before.by_stream;
     }
 
     fn carry(&mut self, number: u64, direction: Direction, bytes: &Bytes) {

@@ -1,11 +1,11 @@
 //! The host's side: requests into datagrams, replies out of them, and the stream when that fails.
 
-use super::answerer::parity;
 use super::budget::Budget;
+use super::datagram_server::parity;
 use super::limits::{HOST_PER_MILLE, MAX_ASKED_BYTES, MAX_CALLS, PACKET_BYTES};
-use super::lone::may_be_lone;
 use super::packet::REQUEST_BYTES_MAX;
 use super::packet::{Packet, Part};
+use super::request::fits_datagram;
 use crate::block::{SECTOR_BYTES, Time};
 use crate::wire::link::{FRAME_PREFIX_BYTES, Frame, ToHost, ToStore};
 use bytes::{Bytes, BytesMut};
@@ -53,9 +53,9 @@ pub struct AskCounters {
     pub redundant_bytes: u64,
 }
 
-/// Lone requests of one connection.
+/// The requests of one connection in datagrams.
 #[derive(Debug)]
-pub struct Asker {
+pub struct DatagramClient {
     calls: BTreeMap<u64, Call>,
     asked_bytes: u64,
     next_call: u64,
@@ -149,11 +149,11 @@ impl Latency {
     }
 }
 
-impl Asker {
+impl DatagramClient {
     /// Of a connection that begins, whose round trip has taken this long so far.
     #[must_use]
-    pub fn new(rtt: Duration) -> Asker {
-        Asker {
+    pub fn new(rtt: Duration) -> DatagramClient {
+        DatagramClient {
             calls: BTreeMap::new(),
             asked_bytes: 0,
             next_call: 1,
@@ -180,12 +180,12 @@ impl Asker {
         datagram_bytes: Option<usize>,
     ) {
         let bytes = match &frame.message {
-            ToStore::Read { range, .. } | ToStore::ReadBehind { range, .. } => {
+            ToStore::Read { range, .. } | ToStore::EarlyRead { range, .. } => {
                 range.sectors.saturating_mul(SECTOR_BYTES)
             }
             _ => 0,
         };
-        let fits = may_be_lone(&frame.message)
+        let fits = fits_datagram(&frame.message)
             && frame.payload.is_empty()
             && self.calls.len() < MAX_CALLS
             && self.asked_bytes + bytes <= MAX_ASKED_BYTES
@@ -351,7 +351,7 @@ impl Asker {
         }
     }
 
-    /// When to call [`Asker::handle_timeout`].
+    /// When to call [`DatagramClient::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.calls.values().map(|call| call.due).min()
@@ -465,7 +465,7 @@ fn answers(reply: &ToHost, request: &ToStore) -> bool {
     match (reply, request) {
         (
             ToHost::Data { request: of, volume: from, .. },
-            ToStore::Read { request, volume, .. } | ToStore::ReadBehind { request, volume, .. },
+            ToStore::Read { request, volume, .. } | ToStore::EarlyRead { request, volume, .. },
         )
         | (
             ToHost::Status { request: of, volume: from, .. },

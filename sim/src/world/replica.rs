@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The replica of a world.
-pub struct Second {
+pub struct ReplicaObjects {
     pub(super) plan: ReplicaPlan,
     pub(super) objects: Objects,
     rng: Rng,
@@ -64,9 +64,9 @@ impl Repeater {
 }
 
 impl World {
-    pub(super) fn second(rng: &Rng, plan: &crate::plan::Plan) -> Option<Second> {
+    pub(super) fn replica(rng: &Rng, plan: &crate::plan::Plan) -> Option<ReplicaObjects> {
         let plan_of = plan.replica?;
-        Some(Second {
+        Some(ReplicaObjects {
             plan: plan_of,
             objects: Objects::new(rng.fork(9), plan.odds, plan_of.latency),
             rng: rng.fork(10),
@@ -78,8 +78,8 @@ impl World {
 
     /// A store process has started: nobody knows what the one before has left to do.
     pub(super) fn start_repeating(&mut self, store: usize) {
-        let Some(second) = &self.second else { return };
-        let mut repeater = Repeater::new(self.now, &second.plan);
+        let Some(replica) = &self.replica else { return };
+        let mut repeater = Repeater::new(self.now, &replica.plan);
         for volume in &self.volumes {
             repeater.machine.visit(self.now, StreamId::Volume(volume.id));
         }
@@ -96,7 +96,7 @@ impl World {
         answer: Answer,
     ) -> Option<Answer> {
         let now = self.now;
-        let (Some(repeater), Some(second)) = (&mut self.stores[store].repeater, &self.second)
+        let (Some(repeater), Some(replica)) = (&mut self.stores[store].repeater, &self.replica)
         else {
             return Some(answer);
         };
@@ -106,9 +106,9 @@ impl World {
             ObjectResult::Put(Err(PutError::Exists)) => None,
             _ => return Some(answer),
         };
-        let number = repeater.machine.put(now, began, key, data, second.plan.sync);
+        let number = repeater.machine.put(now, began, key, data, replica.plan.sync);
         let answer = match number {
-            Some(number) if second.plan.sync => {
+            Some(number) if replica.plan.sync => {
                 repeater.waiting.insert(number, answer);
                 None
             }
@@ -127,7 +127,7 @@ impl World {
     }
 
     /// A store begins with a volume that another one may have had.
-    pub(super) fn visit_second(&mut self, store: usize, volume: usize) {
+    pub(super) fn visit_replica(&mut self, store: usize, volume: usize) {
         let (now, id) = (self.now, self.volumes[volume].id);
         if let Some(repeater) = &mut self.stores[store].repeater {
             repeater.machine.visit(now, StreamId::Volume(id));
@@ -135,7 +135,7 @@ impl World {
         self.pump_repeater(store);
     }
 
-    pub(super) fn leave_second(&mut self, store: usize, volume: usize) {
+    pub(super) fn leave_replica(&mut self, store: usize, volume: usize) {
         let (now, id) = (self.now, self.volumes[volume].id);
         if let Some(repeater) = &mut self.stores[store].repeater {
             repeater.machine.leave(now, id);
@@ -193,15 +193,15 @@ impl World {
         operation: &ObjectOperation,
         fate: Fate,
     ) -> ObjectResult {
-        let Some(second) = &mut self.second else {
-            return ObjectResult::List(Err("there is no second place".into()));
+        let Some(replica) = &mut self.replica else {
+            return ObjectResult::List(Err("there is no replica".into()));
         };
         match operation {
             ObjectOperation::Put { key, data } => {
                 let data = Bytes::from(data.concat());
-                let created = second.objects.create(key, &data);
+                let created = replica.objects.create(key, &data);
                 if let Some(home) = self.objects.map.get(key)
-                    && second.objects.map[key] != *home
+                    && replica.objects.map[key] != *home
                 {
                     self.fail(format!("{key} is another one there"));
                 }
@@ -211,45 +211,45 @@ impl World {
                 }
             }
             ObjectOperation::Delete { key } => {
-                second.objects.map.remove(key);
+                replica.objects.map.remove(key);
                 self.coverage.second_deletes += 1;
                 ObjectResult::Delete(Ok(()))
             }
-            _ => at_once(&second.objects.map, operation),
+            _ => at_once(&replica.objects.map, operation),
         }
     }
 
     /// Something goes wrong on the replica, or home is lost this very moment. Checks that the
     /// replica is usable.
-    pub(super) fn look_at_second(&mut self) {
+    pub(super) fn look_at_replica(&mut self) {
         if self.finishing {
             return;
         }
-        let Some(second) = &mut self.second else { return };
-        if second.rng.percent(15) {
-            let length = second.rng.spread(20 * MS, 1500 * MS);
-            note!(self, "the second place goes away for {} ms", length / MS);
+        let Some(replica) = &mut self.replica else { return };
+        if replica.rng.percent(15) {
+            let length = replica.rng.spread(20 * MS, 1500 * MS);
+            note!(self, "the replica goes away for {} ms", length / MS);
             self.coverage.second_outages += 1;
-            second.objects.away_until = Time(self.now.0 + length);
+            replica.objects.away_until = Time(self.now.0 + length);
         }
-        let next = second.rng.spread(10 * MS, 400 * MS);
+        let next = replica.rng.spread(10 * MS, 400 * MS);
         for volume in 0..self.volumes.len() {
             let checked = self.check_second(volume, false);
             self.require(checked.map_err(|e| format!("volume {volume}, home being lost: {e}")));
         }
-        self.after(next, Event::Second);
+        self.after(next, Event::Replica);
     }
 
     pub(super) fn end_second_faults(&mut self) {
-        if let Some(second) = &mut self.second {
-            second.objects.odds = Odds::default();
-            second.objects.away_until = Time(0);
+        if let Some(replica) = &mut self.replica {
+            replica.objects.odds = Odds::default();
+            replica.objects.away_until = Time(0);
         }
     }
 
     /// Whether the replica has everything that home has, at the end, and is usable.
     pub(super) fn second_is_done(&mut self) -> bool {
-        if self.second.is_none() {
+        if self.replica.is_none() {
             return true;
         }
         let idle = |process: &super::store::Process| {
@@ -260,11 +260,11 @@ impl World {
         }
         // If an operation took effect when nobody waited for it any more, the next start finds it.
         let segments: Vec<u64> = self.volumes.iter().map(|volume| volume.truth.segments).collect();
-        if let Some(second) = &mut self.second
-            && second.looked.replace(segments.clone()) != Some(segments)
+        if let Some(replica) = &mut self.replica
+            && replica.looked.replace(segments.clone()) != Some(segments)
         {
             for volume in 0..self.volumes.len() {
-                self.visit_second(0, volume);
+                self.visit_replica(0, volume);
             }
             return false;
         }
@@ -280,15 +280,15 @@ impl World {
         let config = self.store_config();
         let spec = self.volumes[volume].spec.clone();
         let mut packer = self.packer(volume);
-        let Some(second) = &mut self.second else { return Ok(()) };
+        let Some(replica) = &mut self.replica else { return Ok(()) };
         // A store that opens it there also writes. The world forgets these writes.
-        let (map, id) = (&mut second.objects.map.clone(), spec.id);
+        let (map, id) = (&mut replica.objects.map.clone(), spec.id);
         let mut now = self.now;
-        let mut machine = store::Volume::open(now, spec, second.rng.wide(), config);
+        let mut machine = store::Volume::open(now, spec, replica.rng.wide(), config);
         drive(map, &mut machine, &mut now, |machine| machine.info().is_some())?;
         let (number, committed) = (machine.state().number, machine.state().committed);
         let sectors = machine.sectors().unwrap_or_default();
-        let promised = second.promised.get(&volume).copied().unwrap_or_default();
+        let promised = replica.promised.get(&volume).copied().unwrap_or_default();
         if committed < promised {
             return Err(format!("it holds {committed} writes, {promised} were promised"));
         }
@@ -299,7 +299,7 @@ impl World {
         if whole && number != truth.segments {
             return Err(format!("it ends with segment {number}, at home with {}", truth.segments));
         }
-        let Some((expected_sectors, expected)) = second.images[volume].get(&number) else {
+        let Some((expected_sectors, expected)) = replica.images[volume].get(&number) else {
             return if number == 0 {
                 Ok(())
             } else {
@@ -337,8 +337,8 @@ impl World {
     /// Home has a new segment: remembers the content of the volume at this moment.
     pub(super) fn remember_image(&mut self, volume: usize) {
         let truth = &self.volumes[volume].truth;
-        if let Some(second) = &mut self.second {
-            second.images[volume].insert(truth.segments, (truth.sectors, truth.image.clone()));
+        if let Some(replica) = &mut self.replica {
+            replica.images[volume].insert(truth.segments, (truth.sectors, truth.image.clone()));
         }
     }
 
