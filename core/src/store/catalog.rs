@@ -1,25 +1,25 @@
-//! Names: of volumes, and of the objects that a volume consists of.
+//! Names: of volumes, and of the objects of a volume.
 //!
 //! ```text
 //! volumes/NAME                     the volume of that name, as JSON; deleting it frees the name
-//! volumes/_TENANT/NAME             the same of the volume TENANT/NAME
+//! volumes/_TENANT/NAME             the volume TENANT/NAME, likewise
 //! v/ID/seg/0000000000000001        its segments, numbered from 1 in hexadecimal
-//! v/ID/owner/0000000000000003      a generation that somebody has claimed, to write what follows:
-//! v/ID/root/GEN-SEGMENT-NUMBER     its roots: the generation, the last segment included, the how manieth
-//! v/ID/snap/SEGMENT-GEN-NUMBER     the roots of its snapshots: of the segment that took one, the generation, the how manieth
+//! v/ID/owner/0000000000000003      a generation that an engine has claimed for these objects:
+//! v/ID/root/GEN-SEGMENT-NUMBER     its roots: generation, last segment, serial number
+//! v/ID/snap/SEGMENT-GEN-NUMBER     the roots of its snapshots, likewise: first the segment of each
 //! v/ID/frag/GEN-NUMBER             the fragments of its map
-//! v/ID/bundle/GEN-NUMBER          what was moved out of its segments
+//! v/ID/bundle/GEN-NUMBER           records that garbage collection moved out of its segments
 //! v/ID/attr/NAME/EPOCH-NUMBER      its attributes: of each the last in order counts
-//! v/ID/size/0000000000000007       its size from that segment on, which resized it
-//! v/ID/staged/8f3c000000000001     data staged for it, numbered at random with the highest bit set
-//! v/ID/lease/0000000000000001      which store serves it: the last one counts ([`super::lease`])
-//! deleted/ID/0000000000000001      what was decided about a volume that was deleted: the last one counts ([`super::trash`])
-//! snapshots/ID                     whose snapshot that is, and as of which segment, once a host has read it
+//! v/ID/size/0000000000000007       its size since that segment, which resized it
+//! v/ID/staged/8f3c000000000001     staged data, under a random number with the highest bit set
+//! v/ID/lease/0000000000000001      the store that serves it: the last counts ([`super::lease`])
+//! deleted/ID/0000000000000001      the fate of a volume: the last counts ([`super::trash`])
+//! snapshots/ID                     the volume and segment of a snapshot that a host has read
 //! ```
 //!
-//! The log decides how large a volume is. The sizes beside it say the same to whoever lists volumes
-//! without opening them; they are written before a new size is acknowledged, and again from the log
-//! if that did not come to pass.
+//! The log decides the size of a volume. The objects beside it tell the size to readers that list
+//! volumes without opening them. The engine writes such an object before it acknowledges a new
+//! size. If that fails, it writes the object again from the log.
 
 mod error;
 mod name;
@@ -39,13 +39,13 @@ use serde::{Deserialize, Serialize};
 /// Beginning of the keys of all volume names.
 pub const VOLUMES_PREFIX: &str = "volumes/";
 
-/// Beginnings of the keys that have a meaning in a replica, besides those of volumes' objects. What
-/// names volumes comes last.
+/// Beginnings of the keys that have a meaning in a replica, besides those of volumes' objects. Keys
+/// that name volumes come last.
 pub const REPLICATED: [&str; 5] =
     ["snapshots/", TENANTS_PREFIX, ACCEPTED_PREFIX, TRASH_PREFIX, VOLUMES_PREFIX];
-/// Beginning of the keys of all records of what is deleted.
+/// Beginning of the keys of all records of deleted volumes.
 pub const TRASH_PREFIX: &str = "deleted/";
-/// Beginning of the keys that say which certificates are accepted.
+/// Beginning of the keys of the lists of accepted certificates.
 pub const ACCEPTED_PREFIX: &str = "accepted/";
 /// The key of a mark in the catalog of a replica: somebody has gone on with a copy of it.
 pub const PROMOTED_KEY: &str = "promoted";
@@ -55,18 +55,18 @@ pub const MAX_SPEC_BYTES: usize = 8192;
 /// Most volumes behind a clone.
 pub const MAX_PARENTS: usize = 32;
 
-/// What never changes about a volume.
+/// The facts about a volume that never change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeSpec {
     /// Its identity.
     pub id: VolumeId,
     /// Its name, after that of its tenant and a slash if it has one.
     pub name: String,
-    /// The size in sectors that it was created with.
+    /// The size in sectors at its creation.
     pub created_sectors: u64,
     /// Logical block size in bytes: 512 or 4096.
     pub block_bytes: u32,
-    /// When it was created, seconds since 1970.
+    /// The time of its creation, seconds since 1970.
     pub created: u64,
     /// Of a clone: where what it did not write itself comes from, the nearest first; at most
     /// [`MAX_PARENTS`].
@@ -74,7 +74,7 @@ pub struct VolumeSpec {
 }
 
 impl VolumeSpec {
-    /// Whose it is, unless it is the installation's own.
+    /// The tenant of the volume, unless the installation itself owns it.
     #[must_use]
     pub fn tenant(&self) -> Option<&str> {
         tenant::tenant_of(&self.name)
@@ -86,7 +86,7 @@ impl VolumeSpec {
         self.parents.first().map_or(0, |parent| parent.segment)
     }
 
-    /// Whose segment the one of that number is, as this volume counts.
+    /// The volume that owns the segment `segment`, as this volume counts.
     #[must_use]
     pub fn owner_of(&self, segment: u64) -> VolumeId {
         let parents = self.parents.iter().take_while(|parent| segment <= parent.segment);
@@ -179,7 +179,7 @@ pub fn segment_key(volume: VolumeId, number: u64) -> String {
     format!("v/{volume}/seg/{number:016x}")
 }
 
-/// Beginning of the keys of the generations that have been claimed of a volume's map.
+/// Beginning of the keys of the claimed generations of a volume's map.
 #[must_use]
 pub fn owner_prefix(volume: VolumeId) -> String {
     format!("v/{volume}/owner/")
@@ -197,7 +197,7 @@ pub fn encode_owner(incarnation: u128) -> String {
     format!("{{\"format\":1,\"owner\":\"{incarnation:032x}\"}}\n")
 }
 
-/// What a root is called. The later one is the greater.
+/// The name of a root. A later root has a greater name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RootName {
     /// The generation of who wrote it.
@@ -311,8 +311,8 @@ pub fn attribute_prefix(volume: VolumeId, name: &str) -> String {
     format!("v/{volume}/attr/{name}/")
 }
 
-/// The key of the value of an attribute that was set as number `number`, from 1, of an epoch. Keys
-/// are in the order in which their values replace each other.
+/// The key of a value of an attribute: value `number`, from 1, of an epoch. Keys are in the order
+/// in which the values replace each other.
 #[must_use]
 pub fn attribute_key(volume: VolumeId, name: &str, epoch: Epoch, number: u64) -> String {
     format!("v/{volume}/attr/{name}/{epoch:016x}-{number:016x}")
@@ -337,7 +337,7 @@ pub fn size_key(volume: VolumeId, number: u64) -> String {
     format!("v/{volume}/size/{number:016x}")
 }
 
-/// Beginning of the keys of what is staged for a volume.
+/// Beginning of the keys of the staged objects of a volume.
 #[must_use]
 pub fn staged_prefix(volume: VolumeId) -> String {
     format!("v/{volume}/staged/")
@@ -365,7 +365,7 @@ pub fn parse_data_key(key: &str) -> Option<(VolumeId, u64)> {
     (data_key(volume, number) == key).then_some((volume, number))
 }
 
-/// `VolumeSpec` as it is stored. JSON has no 128-bit numbers, so the identity is in hexadecimal.
+/// `VolumeSpec` in its stored form. JSON has no 128-bit numbers, so the identity is in hexadecimal.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SpecParts {
     version: u32,
@@ -407,10 +407,10 @@ impl From<&VolumeSpec> for SpecParts {
 }
 
 impl SpecParts {
-    /// The volume that they describe.
+    /// The volume of these parts.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The error in the parts.
     pub(super) fn check(self) -> Result<VolumeSpec, String> {
         if self.version != SPEC_VERSION {
             return Err(format!("it is of version {}, which needs a newer longhaul", self.version));
@@ -448,7 +448,7 @@ pub fn encode_spec(spec: &VolumeSpec) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode_spec`] wrote; `key` is where it was found.
+/// Reads the output of [`encode_spec`]; `key` is the key of the object.
 ///
 /// # Errors
 /// [`CatalogError::Spec`] unless it is the description of a valid volume of that key.
@@ -466,7 +466,7 @@ pub fn decode_spec(key: &str, bytes: &[u8]) -> Result<VolumeSpec, CatalogError> 
     Ok(spec)
 }
 
-/// A size as it is stored.
+/// A size in its stored form.
 #[derive(Serialize, Deserialize)]
 struct StoredSize {
     version: u32,
@@ -483,10 +483,10 @@ pub fn encode_size(sectors: u64) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode_size`] wrote for a volume; `key` is where it was found.
+/// Reads the output of [`encode_size`] for a volume; `key` is the key of the object.
 ///
 /// # Errors
-/// [`CatalogError::Spec`] unless it is a size that this volume can have been given.
+/// [`CatalogError::Spec`] unless it is a valid size for this volume.
 pub fn decode_size(spec: &VolumeSpec, key: &str, bytes: &[u8]) -> Result<u64, CatalogError> {
     let bad = |reason: String| CatalogError::Spec { key: key.to_owned(), reason };
     if bytes.len() > MAX_SPEC_BYTES {
@@ -510,7 +510,7 @@ pub fn snapshot_key(snapshot: VolumeId) -> String {
     format!("snapshots/{snapshot}")
 }
 
-/// What is stored of where a snapshot is.
+/// The stored record of a snapshot's place.
 #[derive(Serialize, Deserialize)]
 struct StoredPlace {
     version: u32,
@@ -551,7 +551,7 @@ pub fn decode_place(key: &str, bytes: &[u8]) -> Result<(VolumeId, u64), CatalogE
     Ok((volume, stored.segment))
 }
 
-/// An identity, as it is written.
+/// Parses an identity in its written form.
 fn identity(text: &str) -> Option<VolumeId> {
     let text = Some(text).filter(|text| text.len() == 32);
     text.and_then(|text| u128::from_str_radix(text, 16).ok()).map(VolumeId)

@@ -1,12 +1,12 @@
-//! The root of a volume's map: an object with the state of the log after some segment and the names
-//! of all fragments that the map consisted of then (`docs/formats.md`).
+//! The root of a volume's map: an object with the state of the log after some segment. It also has
+//! the names of all fragments of the map at that moment (`docs/formats.md`).
 //!
-//! It is exact: applying the segments after that one, and no other, gives the state of the log. It
-//! is read whole: a fragment, of up to 4 MiB, takes 80 bytes in it, an epoch 72, a snapshot 58 and
-//! its name.
+//! It is exact: applying exactly the segments after that one gives the state of the log. Readers
+//! read it whole. A fragment of up to 4 MiB takes 80 bytes in it, an epoch 72, and a snapshot 58
+//! and its name.
 //!
-//! The root of a snapshot is of the segment that took it, and nothing but its map and epochs:
-//! neither announced ranges nor snapshots. Which object that is, every later root says.
+//! The root of a snapshot is of the segment that took it. It has only the map and the epochs, and
+//! neither announced ranges nor snapshots. Every later root names the object.
 
 use super::announce;
 use super::attach::{self, MAX_HISTORY};
@@ -82,7 +82,7 @@ const FLAG_HIDDEN: u8 = 1;
 /// The roots of snapshots, by the segments that took them.
 pub type Pins = BTreeMap<u64, RootName>;
 
-/// A root that has been read and verified.
+/// A verified root.
 #[derive(Clone, Debug)]
 pub struct Root {
     /// The generation of who wrote it.
@@ -93,14 +93,14 @@ pub struct Root {
     pub levels: Levels,
     /// The roots of all snapshots that are in the state.
     pub pins: Pins,
-    /// What is not in the segments any more.
+    /// The moves of data out of the segments.
     pub moved: Moved,
 }
 
-/// Encodes a root: `levels` are to be the map after the last segment that is in `state`, and `pins`
-/// the roots of all snapshots in it; one without is left out, which whoever writes roots excludes;
-/// `moved` is of the same moment. It takes at most `announce_max` announced ranges along; what is
-/// beyond is merged with its neighbors.
+/// Encodes a root. `levels` must be the map after the last segment of `state`. `pins` must have the
+/// roots of all snapshots in `state`; the encoder leaves out a snapshot without one, which the
+/// callers prevent. `moved` is of the same moment. The root has at most `announce_max` announced
+/// ranges; the encoder joins further ones with their neighbors.
 #[must_use]
 pub fn encode(
     generation: u64,
@@ -197,7 +197,7 @@ fn take_name(bytes: &[u8], length: u8) -> Option<(String, &[u8])> {
     Some((name.to_owned(), rest))
 }
 
-/// What [`put_snapshots`] wrote, of a volume after segment `number`.
+/// Reads the output of [`put_snapshots`], of a volume after segment `number`.
 fn take_snapshots(bytes: &[u8], number: u64) -> Option<(Snapshots, Pins)> {
     let (count, rest) = bytes.split_first_chunk()?;
     let (clones, mut rest) = rest.split_first_chunk()?;
@@ -236,10 +236,11 @@ fn take_snapshots(bytes: &[u8], number: u64) -> Option<(Snapshots, Pins)> {
     rest.is_empty().then_some((snapshots, pins))
 }
 
-/// Reads a root of a volume, or of a snapshot of it; keeps at most `announce_max` announced ranges.
+/// Reads a root of a volume, or of a snapshot of it. It keeps at most `announce_max` announced
+/// ranges.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The damage of the root.
 pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Root, MapError> {
     let (raw, body) = RawHeader::ref_from_prefix(object).map_err(|_| MapError::Short)?;
     if raw.magic.get() != MAGIC {
@@ -287,7 +288,7 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
         let run: Result<Vec<Fragment>, MapError> =
             fragments.iter().map(|fragment| Fragment::parse(fragment)).collect();
         let run = run?;
-        // It may say of what was cut off that it is not there any more.
+        // It may have holes beyond the end of a volume that shrank.
         if run.iter().any(|fragment| !fragment.span.fits(MAX_VOLUME_SECTORS)) {
             return Err(MapError::Invalid("a fragment beyond the end of any volume"));
         }

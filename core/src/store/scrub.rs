@@ -1,8 +1,8 @@
-//! Verifies objects one by one, as a scrub reads them: that each is what it was written as, and if
-//! not, what of its volume that costs.
+//! Verifies objects one by one, as a scrub reads them. For a damaged object it reports the lost
+//! ranges of the volume.
 //!
-//! Continuity from one segment to the next is for [`LogCheck`](super::check::LogCheck), which needs
-//! all of them in order.
+//! [`LogCheck`](super::check::LogCheck) checks the continuity from one segment to the next, for
+//! which it needs all of them in order.
 
 use super::catalog::{self, VolumeSpec};
 use super::check::RootCheck;
@@ -13,15 +13,15 @@ use crate::block::{Range, STAGED_BIT};
 use crate::record::{self, Kind};
 use bytes::Bytes;
 
-/// What is wrong with an object.
+/// The damage of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// In words.
     pub problem: String,
-    /// What of the volume this object no longer has; later writes may have replaced it elsewhere.
-    /// Empty if no data is lost by it.
+    /// The ranges of the volume that this object has lost; later writes may have replaced them
+    /// elsewhere. Empty if the damage costs no data.
     pub ranges: Vec<Range>,
-    /// Whether it is not known what else the object had.
+    /// Whether the object may have lost more than these ranges.
     pub unknown: bool,
 }
 
@@ -86,8 +86,7 @@ fn verify_segment(spec: &VolumeSpec, number: u64, object: &Bytes) -> Result<(), 
     damage.map_or(Ok(()), Err)
 }
 
-/// Staged records follow each other without an index: where one begins is known from the one
-/// before.
+/// Staged records follow each other without an index: each one leads to the beginning of the next.
 fn verify_staged(spec: &VolumeSpec, number: u64, object: &Bytes) -> Result<(), Damage> {
     if number & STAGED_BIT == 0 {
         return Err(Damage::whole("its number is none of a staged object".into()));
@@ -193,7 +192,7 @@ mod tests {
             assert!(whole || one, "byte {at}: {damage:?}");
             assert!(one || !(200..3 * record).contains(&at), "byte {at}: {damage:?}");
         }
-        // Both of those that were hit.
+        // Both flipped ones.
         let twice = flipped(&flipped(&object, 1000), 1000 + 2 * 4096);
         assert_eq!(check(&twice).unwrap_err().ranges, [Range::new(0, 8), Range::new(200, 8)]);
         assert!(check(&object.slice(..object.len() - 1)).unwrap_err().unknown);

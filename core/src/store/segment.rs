@@ -7,9 +7,9 @@
 //! └─────────────┴─────────────────────────────┴──────────────────────────────────┴──────────────┘
 //! ```
 //!
-//! Header and footer say all that opening a volume needs; payloads are covered by the records' own
-//! checksums. Every header carries the checksum of the header before it, so that a segment of
-//! another history cannot stand in for the right one. `docs/formats.md` draws the fields.
+//! Header and footer have all facts that opening a volume needs; the records' own checksums cover
+//! their payloads. Every header has the checksum of the header before it. So a segment of another
+//! history cannot stand in for the right one. `docs/formats.md` draws the fields.
 
 use super::announce;
 use super::catalog::check_name;
@@ -51,7 +51,7 @@ const FLAG_ROUNDED: u16 = 1;
 
 const _: () = assert!(MAX_RECORDS_BYTES + MAX_FOOTER_BYTES < u32::MAX as u64, "offsets are u32");
 
-/// What a segment does.
+/// The kinds of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentKind {
     /// Commits writes.
@@ -60,13 +60,13 @@ pub enum SegmentKind {
     Attach,
     /// Ends an epoch in order.
     Detach,
-    /// Gives up what was announced and begins an epoch that is nobody's.
+    /// Gives up the announced writes and begins an epoch without a host.
     AcceptLoss,
-    /// Remembers what was announced, nothing else.
+    /// Remembers the announced writes, nothing else.
     Announce,
     /// Makes the volume larger.
     Resize,
-    /// Takes a snapshot: what the volume is after this segment.
+    /// Takes a snapshot: the content of the volume after this segment.
     Snapshot,
     /// Deletes a snapshot.
     DeleteSnapshot,
@@ -76,8 +76,8 @@ pub enum SegmentKind {
     Clone,
     /// A clone is gone.
     Forget,
-    /// Makes the volume smaller, and begins an epoch that is nobody's. Its one record discards what
-    /// is cut off.
+    /// Makes the volume smaller, and begins an epoch without a host. Its one record discards the
+    /// range that it cuts off.
     Shrink,
 }
 
@@ -152,9 +152,8 @@ pub struct Token {
     pub counter: u64,
 }
 
-/// In the counter of a [`Token`]: the segment before was written by another engine. Such a segment
-/// is never deleted, so that whoever believes that the log ends there is refused its number for
-/// ever.
+/// In the counter of a [`Token`]: another engine wrote the segment before. No engine ever deletes
+/// such a segment. So an engine that believes that the log ends there never gets its number.
 pub const BEGINS: u64 = 1 << 63;
 
 impl Token {
@@ -165,7 +164,7 @@ impl Token {
     }
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Which volume.
@@ -176,11 +175,11 @@ pub struct Header {
     pub kind: SegmentKind,
     /// The epoch that it belongs to, or begins.
     pub epoch: Epoch,
-    /// Whose epoch that is; 0 for nobody's.
+    /// The host of that epoch; 0 for none.
     pub host: HostId,
-    /// Who wrote the segment.
+    /// The engine that wrote the segment.
     pub token: Token,
-    /// First number that it commits: one more than was committed before it.
+    /// First number that it commits: one more than the last committed number before it.
     pub first: Seq,
     /// Last number committed once this segment exists; `first - 1` if it commits nothing.
     pub last: Seq,
@@ -214,7 +213,7 @@ pub struct Piece {
     pub seq: Seq,
     /// Byte of the object, or of the batch before it is in one, at which the record begins.
     pub offset: u32,
-    /// Where the data lies, if it is staged.
+    /// The place of the data, if it is in a staged object.
     pub staged: Option<StagedData>,
     /// Bytes of the record's payload, if it is packed; otherwise 0.
     pub packed_bytes: u32,
@@ -233,14 +232,14 @@ impl Piece {
     }
 }
 
-/// What a footer says.
+/// The content of a footer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footer {
     /// The records in order.
     pub pieces: Vec<Piece>,
-    /// What is acknowledged and not committed once this segment exists, in order of address.
+    /// Acknowledged writes that are not committed once this segment exists, in order of address.
     pub announced: Vec<Announced>,
-    /// Whether announced ranges were widened to have fewer.
+    /// Whether the engine widened announced ranges to have fewer.
     pub rounded: bool,
     /// For a segment that begins an epoch: the last number that the epoch builds on.
     pub base: Seq,
@@ -250,14 +249,14 @@ pub struct Footer {
     pub key: KeyId,
 }
 
-/// What a segment about a snapshot or a clone says.
+/// The facts in a segment about a snapshot or a clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The segment that took the snapshot: perhaps this one.
     pub segment: u64,
     /// The identity of the snapshot; of a segment that is about a clone, the clone's.
     pub id: VolumeId,
-    /// When it was taken or asked for, seconds since 1970; otherwise 0.
+    /// The time of the snapshot or of the request, seconds since 1970; otherwise 0.
     pub created: u64,
     /// Its name; empty where the identity says enough.
     pub name: String,
@@ -297,7 +296,7 @@ pub enum SegmentError {
     Record {
         /// Where in the object.
         offset: u64,
-        /// What is wrong with it.
+        /// The damage of the record.
         error: RecordError,
     },
 }
@@ -599,7 +598,7 @@ fn parse_footer(header: &Header, bytes: &[u8]) -> Result<Footer, SegmentError> {
     let bad = SegmentError::Invalid("impossible index");
     let mut pieces = Vec::with_capacity(count);
     let shrinks = header.kind == SegmentKind::Shrink;
-    // What is cut off has the number that comes next, and that is given again.
+    // The discard of the cut range has the next number, which a later record gets again.
     let last = if shrinks { header.first } else { header.last };
     let (mut offset, mut seq) = (HEADER_BYTES as u64, header.first);
     let mut rest = rest;

@@ -1,11 +1,11 @@
-//! Tenants: whose a volume is, and what each may have and do.
+//! Tenants: the owner of each volume, and the limits and permissions of each tenant.
 //!
 //! ```text
-//! tenants/NAME/0000000000000001    what a tenant may have and do: the last one counts
+//! tenants/NAME/0000000000000001    the limits of a tenant: the last one counts
 //! ```
 //!
-//! A volume of a tenant is called `TENANT/NAME` everywhere but at the tenant's own sessions, which
-//! know nothing of the first half. Volumes without a tenant are the installation's own.
+//! A volume of a tenant has the name `TENANT/NAME`, except in the tenant's own sessions, which know
+//! only the second half. Volumes without a tenant belong to the installation itself.
 
 use super::catalog::{CatalogError, check_name, parse_number};
 use super::throttle::Rates;
@@ -76,8 +76,8 @@ pub fn parse_key(key: &str) -> Option<(&str, u64)> {
     Some((tenant, parse_number("", number)?))
 }
 
-/// The limits that a store keeps requests to: its part, of that many stores that do so for the
-/// tenant, of what the tenant may do. None is less than one a second.
+/// The limits of the requests of a store: its part of the tenant's limits. `stores` stores share
+/// these. No limit is less than one a second.
 #[must_use]
 pub fn rates(limits: &TenantLimits, stores: u64) -> Rates {
     let part = |limit: Option<u64>| limit.map(|limit| (limit / stores.max(1)).max(1));
@@ -95,10 +95,10 @@ pub fn encode(limits: Option<&TenantLimits>) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode`] wrote; `key` is where it was found.
+/// Reads the output of [`encode`]; `key` is the key of the object.
 ///
 /// # Errors
-/// [`CatalogError::TenantRecord`] unless it says that.
+/// [`CatalogError::TenantRecord`] unless it is one.
 pub fn decode(key: &str, bytes: &[u8]) -> Result<Option<TenantLimits>, CatalogError> {
     let bad = |reason: String| CatalogError::TenantRecord { key: key.to_owned(), reason };
     if bytes.len() > MAX_TENANT_RECORD_BYTES {

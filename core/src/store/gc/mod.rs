@@ -1,17 +1,17 @@
-//! Giving space back: what of which segments is still named, which segments to empty, and moving
-//! what is left of them into [bundles](bundle).
+//! Garbage collection: counts the named parts of each segment, chooses the segments to empty, and
+//! moves the rest of these into [bundles](bundle).
 //!
-//! Maps are not touched: a record's name, its segment and offset, stays its name, and a second map
-//! says which segments have moved into which bundle. What is live is what an entry of a live
-//! fragment names, so a [`Round`] reads all fragments of all roots that are kept, each once. It
-//! deletes nothing; it says what nobody needs any more.
+//! Garbage collection changes no map. The name of a record stays its segment and offset, and a
+//! second map tells which segments have moved into which bundle. An entry of a live fragment keeps
+//! the parts that it names alive. So a [`Round`] reads all fragments of all kept roots, each once.
+//! It deletes nothing; it names the objects that no root needs any more.
 //!
-//! | module | is |
+//! | module | content |
 //! |---|---|
-//! | [`bundle`] | an object with what was moved |
-//! | [`moved`] | the second map: which segment has moved where |
-//! | [`usage`] | how much of each segment is named, and which to empty |
-//! | [`marks`] | what is named of those that are being emptied |
+//! | [`bundle`] | an object with moved records |
+//! | [`moved`] | the second map: the bundles of the moved segments |
+//! | [`usage`] | the named bytes of each segment, and the choice of the segments to empty |
+//! | [`marks`] | the named parts of the segments that a round empties |
 //! | `scan` | one reading of all fragments |
 //! | `emptying` | the moves |
 //! | [`round`] | the two, one after the other |

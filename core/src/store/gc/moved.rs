@@ -1,9 +1,10 @@
-//! What has moved where: a second map, of segments instead of sectors, in the same form. Its entry
-//! for a segment is a [`Place`] whose segment is a bundle's number, whose `seq` is the bundle's
-//! generation, and whose offset is the number of entries in the bundle's index, so that one read
-//! fetches that.
+//! The second map: it tells where segments have moved, in the same form as the first map, with
+//! segments instead of sectors. Its entry for a segment is a [`Place`]. The segment of that place
+//! is a bundle's number, and its `seq` is the bundle's generation. Its offset is the number of
+//! entries in the bundle's index, so that one read fetches the index.
 //!
-//! A hole says that nothing of a segment is named any more that had been in a bundle before.
+//! A hole means that no map names anything of a segment any more, which had been in a bundle
+//! before.
 
 use super::bundle::{Bundle, BundleId};
 use crate::block::{Range, STAGED_BIT, VolumeId};
@@ -24,7 +25,7 @@ pub fn range_of(segment: u64) -> Option<Range> {
     (segment & STAGED_BIT == 0).then(|| Range::new(segment, 1))
 }
 
-/// What the second map has for what lies in a bundle.
+/// The entry of the second map for data in a bundle.
 #[must_use]
 pub fn place_of(bundle: &Bundle) -> Option<Place> {
     Place::new(bundle.id.number, bundle.id.generation, bundle.entries, 0, 1)
@@ -37,19 +38,19 @@ pub fn bundle_at(volume: VolumeId, place: Place) -> Bundle {
     Bundle { id, entries: place.offset() }
 }
 
-/// What a root says of what has moved.
+/// The moves in a root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// The second map.
     pub levels: Levels,
     /// Bytes of all segments and bundles when they were last counted, less those that went then.
     pub stored_bytes: u64,
-    /// Bytes of them that were named, at most.
+    /// The upper bound of their named bytes.
     pub named_bytes: u64,
 }
 
 impl Moved {
-    /// Whether nothing has ever moved or been counted.
+    /// Whether no move and no count has ever ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Moved::default()

@@ -1,11 +1,13 @@
-//! One round of collecting: a reading of all live fragments, which counts what is named of every segment and marks what is
-//! named of those that are being emptied, and then the moves of what was marked.
+//! One round of garbage collection. It first reads all live fragments. The read counts the named
+//! bytes of every segment, and marks the named parts of the segments that the round empties. Then
+//! the round moves the marked parts.
 //!
-//! It must be given *all* fragments of all roots that are kept, those of snapshots among them, root after root in order
-//! of age; a fragment that cannot be read ends the round, since nothing is known then. What a root shares with the one
-//! before is not read again, so a round has the names of two roots' fragments in memory, however many roots there are. What was
-//! written after those roots names nothing but itself and what they name, so it need not be looked at, as long as
-//! no segment after them is emptied.
+//! The caller must give it *all* fragments of all kept roots, also of those of snapshots, root
+//! after root in order of age. A fragment that the engine cannot read ends the round, because the
+//! counts are unknown then. The round does not read fragments again that a root shares with the
+//! root before. So it has the names of two roots' fragments in memory, however many roots there
+//! are. Later objects name only themselves and objects of these roots. The round may ignore them
+//! while it empties no segment after the roots.
 
 pub use super::output::{Emptied, Event, Object, Output};
 
@@ -19,7 +21,7 @@ use crate::store::map::MapError;
 use crate::store::map::fragment::{Fragment, FragmentId};
 use bytes::Bytes;
 
-/// A round under way.
+/// A round in progress.
 #[derive(Debug)]
 pub struct Round {
     scan: Scan,
@@ -27,8 +29,9 @@ pub struct Round {
 }
 
 impl Round {
-    /// Of a volume with the segments after `before` up to `last`. Bundles get names of `generation`, numbered from `next` on, and are
-    /// full with `bundle_bytes` of records, at most [`super::bundle::MAX_RECORDS_BYTES`] less the largest object.
+    /// Begins a round of a volume with the segments after `before` up to `last`. Bundles get names
+    /// of `generation`, with numbers from `next` on. A bundle is full with `bundle_bytes` of
+    /// records, at most [`super::bundle::MAX_RECORDS_BYTES`] less the largest object.
     #[must_use]
     pub fn new(
         volume: VolumeId,
@@ -43,23 +46,23 @@ impl Round {
         Round { scan, emptying }
     }
 
-    /// Whether the next root is to be given.
+    /// Whether the round wants the next root.
     #[must_use]
     pub fn wants_root(&self) -> bool {
         self.scan.wants_root()
     }
 
-    /// The fragments of the next root that is kept.
+    /// Takes the fragments of the next kept root.
     pub fn handle_root(&mut self, fragments: impl IntoIterator<Item = Fragment>) {
         self.scan.handle_root(fragments);
     }
 
-    /// All roots that are kept have been given.
+    /// The caller has given all kept roots.
     pub fn end_roots(&mut self) {
         self.scan.end_roots();
     }
 
-    /// The next thing to be done.
+    /// The next work for the caller.
     pub fn poll(&mut self) -> Option<Output> {
         if let Some(put) = self.emptying.poll_put() {
             return Some(put);
@@ -70,7 +73,7 @@ impl Round {
         if self.scan.is_done() { self.emptying.poll_read() } else { None }
     }
 
-    /// What came of it.
+    /// The next result.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.emptying.poll_event()
     }
@@ -81,40 +84,40 @@ impl Round {
         self.emptying.next()
     }
 
-    /// What is named of every segment, once all fragments have been read.
+    /// The named bytes of every segment, once the round has read all fragments.
     #[must_use]
     pub fn usage(&self) -> Option<&Usage> {
         self.scan.is_done().then_some(self.scan.usage())
     }
 
-    /// Whether all is done.
+    /// Whether the round has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.scan.is_done() && self.emptying.is_done()
     }
 
-    /// All bytes of a fragment.
+    /// Takes all bytes of a fragment.
     ///
     /// # Errors
-    /// What is wrong with it; then the round has come to nothing, and is to be dropped.
+    /// The damage of the fragment. The round is then useless, and the caller drops it.
     pub fn handle_fragment(&mut self, id: FragmentId, object: Bytes) -> Result<(), MapError> {
         self.scan.handle_fragment(id, object)
     }
 
-    /// All bytes of an object that is being emptied, or why there are none.
+    /// Takes all bytes of an object that the round empties, or the reason why there are none.
     pub fn handle_object(&mut self, object: Object, result: Result<Bytes, String>) {
         self.emptying.handle_object(self.scan.marks(), object, result);
     }
 
-    /// A bundle is there.
+    /// A bundle exists now.
     pub fn handle_put(&mut self, id: BundleId) {
         self.emptying.handle_put(id);
     }
 
-    /// Does some of the work that waits for nothing; says whether there is more.
+    /// Does some of the ready work. Returns whether more work is ready.
     ///
     /// # Errors
-    /// A fragment is damaged; then the round has come to nothing, and is to be dropped.
+    /// A fragment is damaged. The round is then useless, and the caller drops it.
     pub fn step(&mut self) -> Result<bool, MapError> {
         if self.scan.step()? {
             return Ok(true);

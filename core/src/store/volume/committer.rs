@@ -1,10 +1,10 @@
-//! What changes the log: batches and operations in order of arrival, announcements, and the segment
-//! that is being put.
+//! Decides about changes of the log: batches and operations in order of arrival, announcements, and
+//! the segment whose put is in progress.
 //!
-//! At most one segment is being put at a time. Batches that arrive meanwhile form the next one. The
-//! machine decides which batches count and what a segment says. It does not know whether the log
-//! may be written to: its owner asks for the next change only while the log has been read to its
-//! end.
+//! At most one put of a segment is in progress. Batches that arrive meanwhile form the next
+//! segment. The machine decides which batches count, and the content of a segment. It does not know
+//! whether the engine may write to the log. Its owner asks for the next change only while the
+//! engine has read the log to its end.
 
 use super::super::catalog;
 use super::super::event::{Event, OpenError};
@@ -24,10 +24,10 @@ use crate::wire::link::{Announced, HostId, Lane, MAX_ANNOUNCE_ENTRIES, MAX_BATCH
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// What a batch costs in the queue besides its records and its index; rounded up.
+/// The cost of a batch in the queue besides its records and its index; rounded up.
 const BATCH_OVERHEAD: u64 = 256;
 
-/// A batch that has been verified.
+/// A verified batch.
 pub(super) struct Batch {
     session: SessionId,
     epoch: Epoch,
@@ -72,7 +72,7 @@ pub(super) enum LogChange {
         sectors: u64,
     },
     Snapshot(SnapshotRequest),
-    /// Changes nothing, but what another store was told counts as much.
+    /// Changes nothing; but an answer of another store counts as much.
     Lost {
         to: ReplyAddress,
         from_lba: u64,
@@ -108,7 +108,7 @@ impl LogChange {
     }
 }
 
-/// What a segment is to say that is not of batches.
+/// The content of a segment besides batches.
 pub(super) struct SegmentPlan {
     pub kind: SegmentKind,
     pub epoch: Epoch,
@@ -116,12 +116,12 @@ pub(super) struct SegmentPlan {
     pub last: Seq,
     pub footer: segment::Footer,
     pub records: Vec<Bytes>,
-    /// What asked for it; `None` for batches and announcements.
+    /// The change that asked for it; `None` for batches and announcements.
     pub change: Option<LogChange>,
 }
 
 impl SegmentPlan {
-    /// Of a segment that stays in the epoch. It carries what is announced.
+    /// Plans a segment that stays in the epoch. It has the announced writes.
     pub fn in_epoch(
         facts: &Facts,
         log: &LogState,
@@ -136,8 +136,8 @@ impl SegmentPlan {
         SegmentPlan { kind, epoch, host, last, footer, records, change }
     }
 
-    /// Of a segment that begins an epoch that is nobody's, and gives up what is announced. A
-    /// journal that was delivered holds nothing that would come back.
+    /// Plans a segment that begins an epoch without a host, and gives up the announced writes. A
+    /// fully delivered journal holds nothing that would come back.
     pub fn ends_epoch(log: &LogState, kind: SegmentKind, change: LogChange) -> SegmentPlan {
         let last = log.committed;
         let footer = segment::Footer { base: last, ..segment::Footer::default() };
@@ -154,14 +154,14 @@ impl SegmentPlan {
     }
 }
 
-/// The segment being put.
+/// The segment whose put is in progress.
 pub(super) struct SegmentPut {
     segment: Segment,
     data: Vec<Bytes>,
     change: Option<LogChange>,
     /// The session that asked is gone.
     closed: bool,
-    /// The object found in its place could not be read once.
+    /// One read of the object in its place has failed.
     doubtful: bool,
 }
 
@@ -170,39 +170,39 @@ impl SegmentPut {
         &self.segment
     }
 
-    /// What asked for it, and whether the session that asked is gone.
+    /// The change that asked for it, and whether the session that asked is gone.
     pub fn into_change(self) -> (Option<LogChange>, bool) {
         (self.change, self.closed)
     }
 
-    /// What asked for it, if that still waits for an answer.
+    /// The change that asked for it, if that still waits for an answer.
     fn asked(self) -> Option<LogChange> {
         self.change.filter(|_| !self.closed)
     }
 }
 
-/// What stands in the place of the segment.
+/// The object in the place of the segment.
 pub(super) enum ReadBack {
-    /// It is being looked at, or the segment is put again.
+    /// A read of it is in progress, or the engine puts the segment again.
     Unknown,
-    /// The segment, put by an attempt that was thought to have failed.
+    /// The segment, put by an attempt that seemed to fail.
     Ours,
     /// The segment of another store: that store's log is the log.
     Rival,
     Damaged(OpenError),
 }
 
-/// What waits for its turn, and what is being put.
+/// The waiting changes, and the put in progress.
 #[derive(Default)]
 pub(super) struct Committer {
     queue: VecDeque<LogChange>,
     queue_bytes: u64,
-    /// The log has been looked at for what another store wrote, on behalf of the queue's front.
+    /// For the front of the queue, the engine has read the segments that another store wrote.
     probed: bool,
     put: Option<SegmentPut>,
-    /// The segment that is being put exists, and waits for the map that it rolls back to.
+    /// The segment of the put exists, and waits for the map that it rolls back to.
     exists: bool,
-    /// The next number is to be taken.
+    /// The engine has to take the next number.
     fencing: bool,
     counter: u64,
     announce_unsaved: Option<Time>,
@@ -268,12 +268,12 @@ impl Committer {
         self.announce_unsaved
     }
 
-    /// Nobody waits for the answers of that session; what it had delivered is still committed.
+    /// That session waits for no answers; the engine still commits its batches.
     pub fn forget(&mut self, session: SessionId) {
         let leaves = |change: &LogChange| !change.is_batch() && change.session() == session;
         if self.queue.front().is_some_and(leaves) {
-            // What is being read from the log was read for the one that leaves: it may be older
-            // than what the next one knows.
+            // The engine read the log for the host that leaves. The result may be older than the
+            // knowledge of the next host.
             self.probed = false;
         }
         self.queue.retain(|change| !leaves(change));
@@ -282,7 +282,7 @@ impl Committer {
         }
     }
 
-    /// The next number is to be taken, so that another store does not go on with the log.
+    /// The engine has to take the next number, so that another store does not continue the log.
     pub fn fence(&mut self) {
         self.fencing = true;
     }
@@ -354,7 +354,7 @@ impl Committer {
         }
     }
 
-    /// Announces the writes of all batches that wait: they are acknowledged, whether the host had
+    /// Announces the writes of all batches that wait: their host has acknowledged them, whether it
     /// announced them or not.
     pub fn announce_queued(&self, log: &mut LogState, owner: &Ownership) {
         for change in &self.queue {
@@ -375,8 +375,8 @@ impl Committer {
         self.queue.push_back(change);
     }
 
-    /// The next operation whose turn has come. Batches, announcements and a fence are put on the
-    /// way. `begins`: the last segment of the log was written by another engine.
+    /// The next operation whose turn has come. The machine puts batches, announcements and a fence
+    /// on the way. `begins`: another engine wrote the last segment of the log.
     pub fn next(
         &mut self,
         cx: &mut Context<'_>,
@@ -396,11 +396,11 @@ impl Committer {
         None
     }
 
-    /// Whether the log has been looked at on behalf of that operation. If not, it is the queue's
+    /// Whether the engine has read the log for that operation. If not, the operation is the queue's
     /// front again.
     ///
-    /// What another store has written meanwhile decides too, and must be in the answer: a host
-    /// throws away what it is told to be committed. A detach finds out by putting its segment.
+    /// The segments of another store decide too, and must be in the answer, because a host drops
+    /// the writes that the answer calls committed. A detach finds them when it puts its segment.
     pub fn probed(&mut self, change: LogChange) -> Option<LogChange> {
         if !self.probed && !matches!(change, LogChange::Detach { .. }) {
             self.probed = true;
@@ -411,7 +411,7 @@ impl Committer {
         Some(change)
     }
 
-    /// The log is read from its beginning, on behalf of whatever waits.
+    /// The engine reads the log from its beginning, for anything that waits.
     pub fn probe_anew(&mut self) {
         self.announce_unsaved = None;
         self.probed = !self.queue.is_empty();
@@ -474,7 +474,7 @@ impl Committer {
         }
     }
 
-    /// Puts the next segment. `begins`: the one before it was written by another engine.
+    /// Puts the next segment. `begins`: another engine wrote the one before it.
     pub fn put(&mut self, cx: &mut Context<'_>, begins: bool, plan: SegmentPlan) {
         let SegmentPlan { kind, epoch, host, last, footer, records, change } = plan;
         self.counter += 1;
@@ -510,8 +510,8 @@ impl Committer {
         cx.out.put(ObjectPurpose::PutSegment, key, put.data.clone());
     }
 
-    /// The number of the segment that is being put; if it is the first one of this engine, that has
-    /// to be confirmed.
+    /// The number of the segment of the put in progress, if it is the first one of this engine: the
+    /// engine has to confirm it.
     pub fn to_confirm(&self) -> Option<u64> {
         let put = self.put.as_ref()?;
         Some(put.segment.header.number).filter(|_| put.segment.header.token.begins())
@@ -521,8 +521,8 @@ impl Committer {
         self.put.as_ref().is_some_and(|put| put.segment.header.number == number)
     }
 
-    /// The segment being put exists, and is the next one of the log: it is to be applied, or handed
-    /// back.
+    /// The segment of the put exists, and is the next one of the log: the caller applies it, or
+    /// hands it back.
     pub fn take_confirmed(&mut self) -> Option<SegmentPut> {
         self.exists = false;
         self.put.take()
@@ -545,8 +545,8 @@ impl Committer {
         self.fencing = false;
     }
 
-    /// There is an object in the segment's place: is it the segment, put by an attempt that was
-    /// thought to have failed?
+    /// An object exists in the segment's place. Reads it, because an attempt that seemed to fail
+    /// may have put the segment.
     pub fn read_back(&self, cx: &mut Context<'_>) {
         let Some(put) = &self.put else { return };
         let key = catalog::segment_key(cx.facts.spec().id, put.segment.header.number);
@@ -581,7 +581,7 @@ impl Committer {
         }
     }
 
-    /// What was to be in a segment is not: another store wrote that segment.
+    /// Another store wrote the segment in this place: its content was not this engine's.
     pub fn lost(&mut self, cx: &mut Context<'_>, owner: &mut Ownership) {
         let Some(put) = self.put.take() else { return };
         if put.change.is_none() {
@@ -602,7 +602,7 @@ impl Committer {
         self.announce_unsaved = None;
     }
 
-    /// Gives up what is being put; gives what still waits for an answer to that.
+    /// Gives up the put in progress. Returns the change that still waits for an answer to it.
     pub fn give_up_put(&mut self) -> Option<LogChange> {
         self.put.take().and_then(SegmentPut::asked)
     }
@@ -614,8 +614,8 @@ impl Committer {
     }
 }
 
-/// Whether the batch is the next one. One that is there already is answered, one that leaves a
-/// gap refused.
+/// Whether the batch is the next one. Answers one that the log has already, and refuses one that
+/// leaves a gap.
 fn is_next(cx: &mut Context<'_>, owner: &mut Ownership, batch: &Batch, expected: Seq) -> bool {
     if !owner.is_held_by(batch.session) || batch.epoch != cx.log.epoch() {
         return false;

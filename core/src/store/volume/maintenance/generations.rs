@@ -6,7 +6,7 @@ use crate::store::catalog;
 use crate::store::object::ObjectMeta;
 use bytes::Bytes;
 
-/// Asks for the generations that have been claimed.
+/// Asks for the claimed generations.
 pub(super) fn list(cx: &mut Context<'_>) {
     cx.out.list(ObjectPurpose::ListOwners, catalog::owner_prefix(cx.facts.spec().id));
 }

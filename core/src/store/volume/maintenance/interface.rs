@@ -1,37 +1,39 @@
-//! Facts that map maintenance needs of the other machines of a volume, and its requests to them.
+//! The facts about the other machines of a volume that map maintenance needs, and its requests to
+//! them.
 //!
 //! [`MapMaintenance::put_root`]: super::MapMaintenance::put_root
 
 use crate::store::event::OpenError;
 use crate::store::gc::moved::Moved;
 
-/// What the machine has to know of the others.
+/// The facts about the others.
 #[derive(Clone, Copy)]
 pub(in crate::store::volume) struct Surroundings {
-    /// The log has been read to its end.
+    /// The engine has read the log to its end.
     pub running: bool,
-    /// No segment is being put.
+    /// No put of a segment is in progress.
     pub can_put: bool,
     /// Nor are there announcements that no segment has carried.
     pub saved: bool,
-    /// There are sizes that are not noted.
+    /// Some sizes have no note yet.
     pub unnoted: bool,
     /// Reads wait for newer roots.
     pub stranded: bool,
-    /// Fragments of roots that are kept are being counted: nothing may be deleted.
+    /// A count of the fragments of kept roots is in progress: the engine must delete nothing.
     pub counting: bool,
 }
 
 impl Surroundings {
-    /// What a flush depends on: whether sizes are not noted, and whether nothing is being committed.
+    /// The facts that a flush depends on: whether sizes lack a note, and whether no commit is in
+    /// progress.
     pub fn at_rest(self) -> (bool, bool) {
         (self.unnoted, self.can_put && self.saved)
     }
 }
 
-/// What others have to do.
+/// Work for the other machines.
 pub(in crate::store::volume) enum MapEffect {
-    /// Newer roots are being looked for from now on: for the reads.
+    /// A search for newer roots begins: for the reads.
     LookingForRoots,
     /// The map is the newest there is: for the reads.
     RootsSeen {
@@ -39,19 +41,19 @@ pub(in crate::store::volume) enum MapEffect {
     },
     /// The map is that of a root, which says what has moved: for the collector.
     Adopted(Moved),
-    /// What the collector has begun comes to nothing.
+    /// The work of the collector ends without effect.
     Stopped,
     /// The generation is this engine's: for the collector.
     Owned(u64),
     /// Roots of snapshots have gone: much may have become unnamed.
     SnapshotsGone,
-    /// The next root is to be written: [`MapMaintenance::put_root`].
+    /// Write the next root: [`MapMaintenance::put_root`].
     WriteRoot(u64),
-    /// The log is to be read on.
+    /// Read on in the log.
     CatchUp,
-    /// The log is to be read anew, from the newest root.
+    /// Read the log anew, from the newest root.
     Restart,
-    /// Likewise, while the volume is being opened.
+    /// Likewise, while the volume opens.
     OpenAnew,
     Failed(OpenError),
 }
