@@ -1,8 +1,8 @@
-//! What a session has asked a store for, and not got yet, and what it has sent that is not stored: both count from when they
-//! come in, see [`Budget`].
+//! The unanswered requests of a session, and its data that the store has not stored. Both count
+//! from their arrival, see [`Budget`].
 //!
-//! What was sent counts for as long as anything holds on to its payload, wherever that waits. An answer is let go once the transport is done with it, when it is no answer to anything any more, and when the
-//! session is over.
+//! Data counts while anything holds its payload, wherever that waits. An answer stops counting in
+//! three cases: the transport has sent it, nothing asks for it any more, or the session has ended.
 
 use super::principal::party;
 use bytes::Bytes;
@@ -56,7 +56,7 @@ impl Budgets {
         self.reads.out() + self.others.out()
     }
 
-    /// Bytes that came in and are not stored, or wait for something else, at this moment.
+    /// Bytes of the data that waits at this moment for the object store or for anything else.
     pub(super) fn waiting(&self) -> u64 {
         self.batches.out() + self.frames.out()
     }
@@ -67,9 +67,10 @@ pub(super) struct Answers {
     budgets: Arc<Budgets>,
     party: Arc<str>,
     session: u64,
-    /// Another store passes on what was counted where it came in, and takes one that keeps it waiting to be gone.
+    /// Another store passes on data that counts at that store already. It takes a store that delays
+    /// it to be gone.
     of_store: bool,
-    /// By lane and request; one that was asked twice is there twice.
+    /// By lane and request; a repeated request is there twice.
     begun: Mutex<HashMap<(u8, RequestId), Vec<Answer>>>,
 }
 
@@ -101,7 +102,8 @@ fn asked(message: &ToStore) -> Option<(RequestId, Option<u64>)> {
     }
 }
 
-/// What a message without a payload counts for as long as it waits; nothing if what its answer counts for is enough.
+/// The bytes that a message without a payload counts while it waits; `None` if its answer counts
+/// enough.
 fn carried(message: &ToStore) -> Option<u64> {
     match message {
         ToStore::Attach { .. }
@@ -147,7 +149,7 @@ impl Answers {
         Answers { budgets, party, session, of_store, begun: Mutex::default() }
     }
 
-    /// Something is asked: waits until there is room for the answer.
+    /// Takes a request: waits until the store has room for the answer.
     pub(super) async fn begin(&self, lane: Lane, message: &ToStore) {
         let Some((request, bytes)) = asked(message).filter(|_| !self.of_store) else { return };
         let urgency = match lane {
@@ -165,7 +167,8 @@ impl Answers {
         self.begun().entry((lane as u8, request)).or_default().push(answer);
     }
 
-    /// Something was sent: waits until there is room for it, which it takes as long as anything holds on to its payload.
+    /// Takes data: waits until the store has room for it. The data takes the room while anything
+    /// holds its payload.
     pub(super) async fn count(&self, frame: Frame<ToStore>) -> Frame<ToStore> {
         let Frame { message, payload } = frame;
         let (budget, bytes) = match (payload.len() as u64, carried(&message)) {
@@ -181,7 +184,7 @@ impl Answers {
         Frame { message, payload: counted(payload, room) }
     }
 
-    /// Something is answered: what its answer counts for.
+    /// Takes an answer, and returns the bytes that it counts.
     pub(super) fn end(&self, lane: Lane, message: &ToHost) -> Option<Answer> {
         let key = (lane as u8, answered(message)?);
         let mut begun = self.begun();
@@ -210,7 +213,7 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-/// The same data, which counts until the transport is done with it.
+/// The same data, which counts until the transport has sent it.
 pub(super) fn counted(data: Bytes, answer: Answer) -> Bytes {
     Bytes::from_owner(Counted { data, _answer: answer })
 }

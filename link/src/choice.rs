@@ -1,6 +1,6 @@
-//! What the command line says of transports.
+//! The choice of transports on the command line.
 
-/// Which transports a host may take.
+/// The transports that a host may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Transport {
     /// QUIC, and TCP where QUIC does not get through.

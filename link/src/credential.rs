@@ -1,27 +1,30 @@
-//! Who may talk to a store: its CA, its certificate, and the credentials it hands out.
+//! The identities of a link: the CA of a store, its certificate, and the credentials that it
+//! issues.
 //!
 //! `STATE/credentials/` of a store holds
 //!
 //! | file | content |
 //! |---|---|
 //! | `ca.pem` | certificate and key of the CA, made once: hosts pin the certificate |
-//! | `store.pem` | certificate and key of the store, shown to hosts and to other stores, renewed when it has served half its time |
-//! | `issued.json` | the certificates that are accepted, with what each is good for, and those that were withdrawn |
-//! | `admin.toml` | the first credential, good for everything |
+//! | `store.pem` | certificate and key of the store, shown to hosts and to other stores, renewed after half its time |
+//! | `issued.json` | the accepted certificates with their permissions, and the withdrawn ones |
+//! | `admin.toml` | the first credential, with all permissions |
 //!
-//! Each file is replaced as a whole, and a certificate lies in one file with its key, so that a crash
-//! cannot leave halves. The order of writes makes `issued.json` the point at which a credential
-//! becomes valid; a first start that was interrupted before it starts over.
+//! A store replaces each file as a whole, and keeps a certificate in one file with its key. So a
+//! crash cannot leave halves. The order of writes makes `issued.json` the point at which a
+//! credential becomes valid. If a first start stops before that point, the next one starts over.
 //!
-//! The server is known by its CA and the fixed name [`SERVER_NAME`], not by its address: a store may
-//! move, and a host may reach it through a relay. A client certificate of that name is another store's.
-//! Every client certificate is in the list of those accepted, stores' like all others.
+//! A host knows the store by its CA and the fixed name [`SERVER_NAME`], not by its address. A store
+//! may move, and a host may reach it through a relay. A client certificate of that name belongs to
+//! another store. The list of accepted certificates has every client certificate, also those of
+//! stores.
 //!
-//! A client certificate is a tenant's if its subject has an organization, which is the tenant's name. Its serial number is
-//! accepted together with that name and in no other form.
+//! If the subject of a client certificate has an organization, that is the name of its tenant. The
+//! list accepts its serial number together with that name and in no other form.
 //!
-//! - `file`: credential files; `authority`: what the CA signs; `grant`: roles and patterns; `issued`: the list;
-//!   `installation`: what a store keeps, and how that changes; `join`: how another store comes to have it.
+//! - dules: `file` has credential files, `authority` the signatures of the CA, `grant` roles and
+//!   patterns, and `issued` the list. `installation` has the files of a store and their changes,
+//!   and `join` gives them to another store.
 
 // Also found from where the fuzz targets include this file.
 #[path = "credential/authority.rs"]

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-/// Datagrams and requests taken before what comes of them is sent.
+/// Datagrams and requests that the task takes before it sends the results.
 const AT_ONCE: usize = 64;
 
-/// Asks what comes out of `queue` in datagrams, or passes it on to `stream`, until the queue is closed
-/// and all has been answered or passed on.
+/// Asks the requests of `queue` in datagrams, or passes them on to `stream`. It ends when the queue
+/// is closed and has no open requests.
 ///
 /// # Errors
 /// If the connection is over.

@@ -1,4 +1,4 @@
-//! Which transport a host takes: QUIC where it works, TCP where it does not.
+//! Chooses the transport of a host: QUIC where it works, TCP where it does not.
 
 use super::Transport;
 use super::error::LinkError;
@@ -13,10 +13,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long QUIC is alone in being tried. A guess: longer than a handshake takes on any path on which
-/// one would work, with a packet lost.
+/// The time in which the host tries only QUIC. A guess: longer than a handshake on any usable path,
+/// with a lost packet.
 const TCP_AFTER: Duration = Duration::from_secs(1);
-/// How often QUIC is tried again while TCP is in use.
+/// The pause between attempts over QUIC while TCP is in use.
 const QUIC_AGAIN: Duration = Duration::from_secs(30);
 
 /// Connects over what works.
@@ -37,7 +37,7 @@ impl Dialer {
         Ok(Dialer { quic, tcp, transport, again: QUIC_AGAIN })
     }
 
-    /// What it may take.
+    /// The transports that it may use.
     pub fn transport(&self) -> Transport {
         self.transport
     }
@@ -48,17 +48,18 @@ impl Dialer {
         self.again = again;
     }
 
-    /// Remembers sessions from now on, to begin connections with data, and counts what becomes of that.
+    /// Remembers sessions from now on, to begin connections with data, and counts what becomes of
+    /// that.
     pub fn remember(&mut self, counters: Arc<EarlyCounters>) {
         self.quic.remember(counters);
     }
 
-    /// Whether sessions are remembered.
+    /// Whether it remembers sessions.
     pub fn remembers(&self) -> bool {
         self.quic.remembers()
     }
 
-    /// How often data was offered, and what became of it.
+    /// Counts of early data and its fates.
     pub fn early(&self) -> Arc<EarlyCounters> {
         self.quic.early()
     }
@@ -90,12 +91,12 @@ impl Dialer {
             tokio::time::sleep(TCP_AFTER).await;
             dialer.connect(address).await.map(plain)
         });
-        // For as long as TCP is tried: a line that returns meanwhile is to find a packet.
+        // As long as TCP may take: a line that returns meanwhile has to find a packet.
         let limit = TCP_AFTER + CONNECT_TIMEOUT;
         let mut quic = std::pin::pin!(self.quic.connect_with(address, limit, first));
         tokio::select! {
             result = &mut quic => match result {
-                // One that was answered is not worth another try.
+                // An address that answered is not worth another attempt.
                 Err(error @ (LinkError::TimedOut | LinkError::Lost(_))) => {
                     tcp.await.map_err(|other| more_telling(error, other))
                 }
@@ -103,13 +104,15 @@ impl Dialer {
             },
             result = &mut tcp => match result {
                 Ok(connection) => Ok(connection),
-                // It knows by itself when it has waited long enough, and waits longer for who has answered.
+                // It knows by itself when it has waited long enough, and waits longer for who has
+                // answered.
                 Err(other) => quic.await.map_err(|error| more_telling(error, other)),
             },
         }
     }
 
-    /// Waits until QUIC works where TCP is in use; else for ever, keeping what is remembered fresh.
+    /// Waits until QUIC works where TCP is in use. Over QUIC it waits for ever, and keeps the
+    /// remembered session fresh.
     pub async fn wait_for_quic(&mut self, connection: &dyn Connection) {
         if connection.transport() == "quic" {
             self.quic.renew(connection.peer()).await;
@@ -126,7 +129,7 @@ impl Dialer {
         }
     }
 
-    /// Waits a little until the peers have been told of closed connections.
+    /// Waits a little, until the peers know of closed connections.
     pub async fn wait_idle(&self) {
         self.quic.wait_idle().await;
     }

@@ -1,7 +1,8 @@
-//! Other stores than the one that a host is connected to, or was.
+//! Other stores than the present or the last one of a host.
 //!
-//! A host is at one store with all its volumes. It looks for another one when that falls silent or asks it to
-//! leave, and stays until another has said Hello: a store that nobody else can stand in for is not left.
+//! A host is at one store with all its volumes. It looks for another store when that one falls
+//! silent or asks it to leave. It stays until another one has said Hello: it never leaves a store
+//! without a replacement.
 
 use super::Transport;
 use super::connect::{self, Established, Known, Opening};
@@ -17,27 +18,28 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// After so long without a packet another store is looked for: both sides send something every second, so
-/// two rounds of that are lost.
+/// After so long without a packet the host looks for another store. Both sides send something every
+/// second, so this takes two lost rounds.
 const SILENT: Duration = Duration::from_secs(2);
-/// How often the connection is looked at for silence.
+/// The pause between checks of a connection for silence.
 const LOOK: Duration = Duration::from_millis(250);
 /// Pause between attempts to find another store.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long the store that answered last is alone in being tried.
+/// The time in which the host tries only the store that answered last.
 pub(super) const HEAD_START: Duration = Duration::from_millis(700);
-/// How long after one address the next is tried too.
+/// The time after which the host tries the next address too.
 const STAGGER: Duration = Duration::from_millis(200);
-/// What a silent store gets to answer once another one has: where the line was down they come back
-/// together, and the one that has the volumes is the better choice. That many round trips, and a bit more.
+/// The time that a silent store gets once another store has answered: this number of round trips,
+/// and a bit more. If the line was down, both come back together, and the store with the volumes is
+/// the better choice.
 const LAST_CALL: (u32, Duration, Duration) =
     (3, Duration::from_millis(50), Duration::from_millis(500));
 
-/// What the store that answered last gets on top, where it is not connected: while nobody answers it is tried this
-/// often.
+/// The additional time for the store that answered last, if the host has no connection to it. While
+/// no store answers, the host tries it this often.
 const TURN: Duration = Duration::from_millis(500);
 
-/// How other stores are reached.
+/// How to reach other stores.
 #[derive(Clone)]
 pub(super) struct Elsewhere {
     credential: Credential,
@@ -56,7 +58,8 @@ impl Elsewhere {
         Elsewhere { credential, transport: dialer.transport(), early }
     }
 
-    /// Connects to the first of these addresses that answers; each has a moment before the next is tried too.
+    /// Connects to the first of these addresses that answers. Each has a moment before the attempt
+    /// at the next one.
     async fn any(&self, addresses: &[String]) -> Option<Found> {
         let attempts = (0..).zip(addresses).map(|(n, address)| async move {
             tokio::time::sleep(STAGGER * n).await;
@@ -77,11 +80,12 @@ impl Elsewhere {
         None
     }
 
-    /// Connects to one of these stores: to the one that data is to be sent to at once, if there is one, else to the
-    /// first, if that answers soon. The dialer is another one if the store is.
+    /// Connects to one of these stores. If data for one of them waits, that one is the first
+    /// choice, at once. Otherwise the first one is, if it answers soon. With another store the
+    /// dialer is another one too.
     ///
     /// # Errors
-    /// What each address said.
+    /// The error of each address.
     pub async fn first(
         &self,
         dialer: &mut Dialer,
@@ -116,8 +120,9 @@ impl Elsewhere {
         }
     }
 
-    /// Waits until another store is to be gone to, and has answered: one of the `others` when this one is
-    /// silent, one of those that it names when it asks to `leave`.
+    /// Waits until the host has to leave, and another store has answered. If this store is silent,
+    /// that is one of the `others`. If this store asks the host to `leave`, it is one of the stores
+    /// that it names.
     pub async fn instead(
         &self,
         connection: &dyn Connection,
@@ -156,8 +161,8 @@ fn last_call(other: &Established) -> Duration {
     (other.connection.statistics().rtt * trips + least).min(most)
 }
 
-/// Waits until nothing has come for a while. Over TCP the kernel notices, and nothing comes while nothing
-/// is asked.
+/// Waits until nothing has come for a while. Over TCP the kernel notices a dead peer, and without
+/// requests nothing comes.
 async fn silence(connection: &dyn Connection) {
     if connection.transport() != "quic" {
         return std::future::pending().await;

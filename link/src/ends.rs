@@ -1,4 +1,4 @@
-//! What the end of a QUIC connection means to either side.
+//! The meaning of the end of a QUIC connection, at either side.
 
 use super::error::{CloseCode, CredentialFault, LinkError};
 use quinn::VarInt;
@@ -13,7 +13,8 @@ pub(super) fn write_error(
     }
 }
 
-// TLS alerts, RFC 8446 §6.2; in QUIC an alert is the error code 0x100 plus its number, RFC 9001 §4.8.
+// TLS alerts, RFC 8446 §6.2; in QUIC an alert is the error code 0x100 plus its number, RFC 9001
+// §4.8.
 const ALERT: u64 = 0x100;
 const BAD_CERTIFICATE: u64 = ALERT + 42;
 const CERTIFICATE_REVOKED: u64 = ALERT + 44;
@@ -23,7 +24,7 @@ const UNKNOWN_CA: u64 = ALERT + 48;
 const DECRYPT_ERROR: u64 = ALERT + 51;
 const NO_APPLICATION_PROTOCOL: u64 = ALERT + 120;
 
-/// What the end of a connection means to a client.
+/// The meaning of the end of a connection for a client.
 pub(super) fn client_error(error: &quinn::ConnectionError) -> LinkError {
     use quinn::ConnectionError::{ConnectionClosed, TransportError};
     match error {
@@ -46,7 +47,7 @@ pub(super) fn client_error(error: &quinn::ConnectionError) -> LinkError {
     }
 }
 
-/// What the end of a connection means to a store.
+/// The meaning of the end of a connection for a store.
 pub(super) fn server_error(error: &quinn::ConnectionError) -> LinkError {
     use quinn::ConnectionError::TransportError;
     match error {

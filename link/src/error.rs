@@ -86,7 +86,8 @@ impl LinkError {
         matches!(self, WrongCa | Expired | StoreExpired | Revoked | Version { .. })
     }
 
-    /// Whether it says of somebody who has shown nothing that it is gone: anybody can have a store say so.
+    /// Whether it says of somebody who has shown nothing that it is gone: anybody can have a store
+    /// say so.
     pub(crate) fn is_of_nobody(&self) -> bool {
         matches!(self, LinkError::Lost(_) | LinkError::TimedOut)
     }

@@ -1,7 +1,8 @@
-//! The first flight of a connection: what a host sends before it knows whether anyone hears it.
+//! The first flight of a connection: the messages that a host sends before it knows whether a store
+//! hears it.
 //!
-//! It may be read by the store twice, or much later than it was sent (RFC 8446 §8). So nothing goes into
-//! it but Hello and reads, which change nothing. What is sent otherwise waits until the store has answered.
+//! The store may read it twice, or much later (RFC 8446 §8). So it has only Hello and reads, which
+//! change nothing. All other messages wait until the store has answered.
 
 use super::error::LinkError;
 use super::transport::Lanes;
@@ -9,18 +10,19 @@ use bytes::Bytes;
 use longhaul_core::wire::link::{Frame, Lane, MAX_VERSION, MIN_VERSION, ToStore};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// Reads in a flight, at most. With their Hello and the openings of the streams they fit two packets.
+/// Reads in a flight, at most. With their Hello and the openings of the streams they fit two
+/// packets.
 const MAX_READS: usize = 32;
 
-/// What is to be sent at once. It is kept until one connection has brought it to the store: several may
-/// be begun with it.
+/// The messages for the first flight. They stay until one connection has brought them to the store,
+/// because several connections may begin with them.
 pub(super) struct First {
     /// Of the read lane.
     queue: UnboundedReceiver<Frame<ToStore>>,
     reads: Vec<Bytes>,
 }
 
-/// What the host says first.
+/// The first message of the host.
 pub(super) fn hello() -> Frame<ToStore> {
     let (min_version, max_version) = (MIN_VERSION, MAX_VERSION);
     ToStore::Hello { min_version, max_version, software: longhaul_base::software() }.into()
@@ -42,10 +44,10 @@ impl First {
         First { queue, reads: Vec::new() }
     }
 
-    /// Waits for another read for the flights that are under way. A call that is cancelled loses nothing.
+    /// Waits for another read for the flights in progress. A canceled call loses nothing.
     ///
     /// # Errors
-    /// If a frame of our own is not valid.
+    /// If a frame of this host is invalid.
     pub async fn more(&mut self) -> Result<Bytes, LinkError> {
         while self.reads.len() < MAX_READS {
             let Some(frame) = self.queue.recv().await else { break };

@@ -1,7 +1,7 @@
-//! Frames onto and off the streams of a lane.
+//! Sends and receives frames on the streams of a lane.
 //!
-//! A payload is handed to the transport as it is; only small ones are gathered with the heads around
-//! them. A received payload is copied once, into a buffer of its length.
+//! A payload goes to the transport as it is; the sender gathers only small ones with the heads
+//! around them. The receiver copies a payload once, into a buffer of its length.
 
 use super::answers::counted;
 use super::error::LinkError;
@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, watch};
 
-/// Payloads of at least this many bytes are not copied on their way out.
+/// The sender does not copy payloads of at least this many bytes.
 const GATHER_BYTES: usize = 4 << 10;
 /// Frames taken off the queue at once.
 const FRAMES_AT_ONCE: usize = 64;
 /// Chunks taken off a stream at once.
 const CHUNKS_AT_ONCE: usize = 64;
 
-/// How much is queued for a lane and not written yet.
+/// The bytes of a lane's queue that the sender has not written yet.
 #[derive(Debug, Default)]
 pub struct Backlog {
     bytes: AtomicUsize,
@@ -33,7 +33,7 @@ pub struct Backlog {
 const HEAD_BYTES: usize = 64;
 
 impl Backlog {
-    /// A frame was queued.
+    /// Counts a new frame in the queue.
     pub fn add<M>(&self, frame: &Frame<M>) {
         self.bytes.fetch_add(frame.payload.len() + HEAD_BYTES, Ordering::Relaxed);
     }
@@ -43,7 +43,7 @@ impl Backlog {
         self.drained.notify_one();
     }
 
-    /// Waits until less than `limit` bytes are queued. For one waiter at a time.
+    /// Waits until the queue has less than `limit` bytes. For one waiter at a time.
     pub async fn below(&self, limit: usize) {
         while self.bytes.load(Ordering::Relaxed) >= limit {
             self.drained.notified().await;
@@ -51,11 +51,11 @@ impl Backlog {
     }
 }
 
-/// A frame that is to be sent.
+/// A frame in the queue.
 pub struct Queued<M> {
     /// The frame.
     pub frame: Frame<M>,
-    /// What it counts for until it is.
+    /// The room that it takes until the sender has sent it.
     pub answer: Option<Answer>,
 }
 
@@ -65,7 +65,7 @@ impl<M> From<Frame<M>> for Queued<M> {
     }
 }
 
-/// Sends what comes out of `queue` until it is closed, then ends the stream and waits until the peer
+/// Sends the frames of `queue` until it closes. Then it ends the stream and waits until the peer
 /// has received all.
 ///
 /// # Errors
@@ -144,10 +144,11 @@ impl FrameReader {
         FrameReader { stream, chunks: vec![Bytes::new(); CHUNKS_AT_ONCE], at: 0, filled: 0 }
     }
 
-    /// The next frame; `None` at the end of the stream. A cancelled call loses what it has read.
+    /// The next frame; `None` at the end of the stream. A canceled call loses the bytes that it has
+    /// read.
     ///
     /// # Errors
-    /// If the connection is over, or what arrives is not a frame.
+    /// If the connection is over, or the bytes are not a frame.
     pub async fn next<M: Serialize + DeserializeOwned>(
         &mut self,
     ) -> Result<Option<Frame<M>>, LinkError> {

@@ -1,9 +1,9 @@
 //! The link between host and store: frames in lanes over an authenticated connection.
 //!
-//! Promises: frames of a lane arrive in order, whole and once, or the connection is over; a lane is
-//! not held up by another that is more full or less urgent; a dead peer is noticed within
-//! [`IDLE_TIMEOUT`]; nobody is spoken to who was not authenticated by certificate. It does not know
-//! what a frame means, apart from the first one (`Hello`) of each side.
+//! Promises: frames of a lane arrive in order, whole and once, or the connection is over. A lane
+//! does not wait for another one that is more full or less urgent. Each side notices a dead peer
+//! within [`IDLE_TIMEOUT`]. A peer has to prove its identity by a certificate. The link does not
+//! know the meaning of a frame, apart from the first one (`Hello`) of each side.
 //!
 //! - [`transport`]: what the rest needs of a connection; [`quic`] and [`tcp`] are those there are, with
 //!   `tls` in common, and `dial` chooses.
@@ -11,13 +11,13 @@
 //! - [`datagrams`]: small reads that someone waits for, in datagrams where there are any.
 //! - `first`: what is sent before the store has answered, with what `sessions` remembers.
 //! - [`lane`]: frames onto and off a stream.
-//! - [`client`]: the host's side, which comes back by itself.
+//! - [`client`]: the host's side, which reconnects by itself.
 //! - `elsewhere`: from one store to another.
 //! - [`request`]: one connection for one command.
-//! - `sockets`: what a store listens with.
+//! - `sockets`: the sockets of a store.
 //! - [`listener`]: the store's side.
 //!
-//! `docs/protocol.md` describes what is on the wire.
+//! `docs/protocol.md` describes the bytes on the wire.
 
 mod address;
 mod answers;

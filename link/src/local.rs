@@ -1,5 +1,5 @@
-//! A link within the process: who has come in by another door, and was authenticated there, has a session as everybody
-//! else has, and is asked for nothing less.
+//! A link within the process. A peer that came in by another door, and proved its identity there,
+//! has a session like any other, with the same checks.
 
 use super::error::{CloseCode, LinkError};
 use super::transport::{Connection, LaneStreams, Lanes, ReceiveStream, SendStream, Statistics};
@@ -16,13 +16,14 @@ const QUEUED_CHUNKS: usize = 16;
 /// One end of a link.
 struct End {
     peer: SocketAddr,
-    /// Whose the other end's certificate is, as seen from here.
+    /// The owner of the other end's certificate, as this end sees it.
     principal: Option<Principal>,
     lanes: Mutex<Option<Lanes>>,
     closed: watch::Sender<Option<String>>,
 }
 
-/// The two ends of a link: that of `peer`, who has shown the certificate of that principal, and the store's.
+/// The two ends of a link: that of `peer`, who has shown the certificate of that principal, and the
+/// store's.
 pub(super) fn link(
     peer: SocketAddr,
     principal: Principal,

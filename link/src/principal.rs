@@ -1,4 +1,4 @@
-//! Who a verified certificate belongs to.
+//! The owner of a verified certificate.
 
 use crate::credential::{self, OF_STORE, tenant_of};
 use anyhow::{Result, anyhow};
@@ -7,10 +7,11 @@ use longhaul_core::wire::link::{KeyId, Principal};
 use ring::digest::{SHA256, digest};
 use rustls_pki_types::CertificateDer;
 
-/// Reads it from a certificate that was verified, or will be before anything is done for its owner.
+/// Reads it from a certificate. The caller has verified the certificate, or does so before it does
+/// anything for the owner.
 ///
 /// # Errors
-/// If it is no certificate of ours.
+/// If it is no certificate of this installation.
 pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Principal> {
     let serial = credential::inspect(certificate)?.serial;
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
@@ -27,8 +28,8 @@ pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Principal> {
     })
 }
 
-/// Whose share of a store a principal takes: tenants are one, whatever their credential; of the installation's own each
-/// credential is.
+/// The share of a store that a principal takes. All credentials of a tenant have one share; of the
+/// installation's own, each credential has one.
 pub fn party(principal: &Principal) -> String {
     match &principal.tenant {
         Some(tenant) => format!("tenant:{tenant}"),

@@ -1,8 +1,8 @@
 //! A piece of bad network: a UDP relay that delays, limits, loses and cuts.
 //!
-//! It stands between host and store in `longhaul demo --wan-delay` and in tests. Each direction is a
-//! bottleneck with a drop-tail queue, followed by a constant delay; what is lost is drawn at random.
-//! It does not know what it relays.
+//! It stands between host and store in `longhaul demo --wan-delay` and in tests. Each direction is
+//! a bottleneck with a drop-tail queue, followed by a constant delay. The relay loses datagrams at
+//! random. It does not know the content of datagrams.
 
 use anyhow::{Context as _, Result, bail};
 use std::collections::{HashMap, VecDeque};
@@ -22,9 +22,9 @@ pub struct Shape {
     pub delay: Duration,
     /// Bits per second each way, of datagrams without IP and UDP headers; `None` for no limit.
     pub rate: Option<u64>,
-    /// Share of the datagrams that is lost, 0 to 1.
+    /// The share of the datagrams that the relay loses, 0 to 1.
     pub loss: f64,
-    /// Longer datagrams are dropped; an Ethernet path's limit by default.
+    /// The relay drops longer datagrams; an Ethernet path's limit by default.
     pub mtu: usize,
     /// Nothing gets through.
     pub cut: bool,
@@ -36,13 +36,13 @@ impl Default for Shape {
     }
 }
 
-/// The longest that a datagram queues in front of a bottleneck; then it is dropped.
+/// The longest time of a datagram in the queue of a bottleneck; after that the relay drops it.
 const QUEUE_TIME: Duration = Duration::from_millis(50);
 /// Most bytes on their way in one direction.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
 /// Most hosts.
 const MAX_FLOWS: usize = 64;
-/// How long a host may be silent before it is forgotten.
+/// The time of silence after which the relay forgets a host.
 const FLOW_IDLE: Duration = Duration::from_secs(60);
 /// How often blocked threads look whether to stop.
 const TICK: Duration = Duration::from_millis(100);
@@ -88,10 +88,10 @@ struct Datagram {
 }
 
 impl Relay {
-    /// Relays between whoever sends to `listen`, and `to`.
+    /// Relays between any sender to `listen`, and `to`.
     ///
     /// # Errors
-    /// If `listen` cannot be bound.
+    /// If this process cannot bind `listen`.
     pub fn start(listen: SocketAddr, to: SocketAddr, shape: Shape) -> Result<Relay> {
         let front = socket(listen).with_context(|| format!("the relay cannot use {listen}"))?;
         let address = front.local_addr()?;
@@ -129,12 +129,13 @@ impl Relay {
         *lock(&self.shared.shape)
     }
 
-    /// Changes how the network is from now on; what is on its way is not touched, unless it is cut.
+    /// Changes the network from now on. Datagrams on their way stay as they are, unless the change
+    /// cuts them.
     pub fn change(&self, change: impl FnOnce(&mut Shape)) {
         change(&mut lock(&self.shared.shape));
     }
 
-    /// Datagrams that passed and that were dropped, both ways together.
+    /// Datagrams that passed, and datagrams that the relay dropped, both ways together.
     pub fn counts(&self) -> (u64, u64) {
         let lines = [&self.shared.to_store, &self.shared.to_host];
         let sum = |count: fn(&Line) -> &AtomicU64| {
@@ -321,7 +322,7 @@ pub fn command(relay: &Relay, line: &str) -> Result<String> {
 /// `control`, a unix socket, are [`command`]s.
 ///
 /// # Errors
-/// If an address cannot be used.
+/// If this process cannot use an address.
 pub fn run(listen: SocketAddr, to: SocketAddr, shape: Shape, control: Option<&Path>) -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let relay = Arc::new(Relay::start(listen, to, shape)?);

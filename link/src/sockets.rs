@@ -1,7 +1,8 @@
-//! The sockets of a store: taken before anything is written, used once there is a certificate to show.
+//! The sockets of a store. The store opens them before it writes anything, and uses them once it
+//! has a certificate.
 //!
-//! Nobody is answered before [`quic::Acceptor`] and [`tcp::Acceptor`] are made of them: datagrams wait in the socket's
-//! buffer, and who comes over TCP is refused.
+//! It answers nobody before it makes [`quic::Acceptor`] and [`tcp::Acceptor`] of them. Until then
+//! datagrams wait in the socket's buffer, and connections over TCP fail.
 
 use super::{quic, tcp};
 use anyhow::{Context as _, Result, bail};
@@ -9,9 +10,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-/// How many ports are tried until one is free over UDP and TCP.
+/// The number of ports that it tries until one is free over UDP and TCP.
 const ATTEMPTS: usize = 64;
-/// Connections that wait in the kernel to be accepted; the system may let fewer.
+/// Connections that wait in the kernel; the system may allow fewer.
 const BACKLOG: i32 = 1024;
 
 /// Both sockets of an address.
@@ -24,7 +25,8 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Takes an address over UDP, and over TCP where that is free. With port 0 it is a port that is free over both.
+    /// Takes an address over UDP, and over TCP where that is free. With port 0 it is a port that is
+    /// free over both.
     ///
     /// # Errors
     /// If UDP cannot be had.

@@ -1,13 +1,13 @@
-//! TLS over TCP as the link's transport, for where UDP does not get through.
+//! TLS over TCP as the link's transport, for networks without UDP.
 //!
-//! A link is several TCP connections, so that a lost packet stalls one of them: one or more for each
-//! lane. The host draws a token and names it, lane and number first thing on each; the store puts
-//! together what has the same token and the same certificate. Afterwards each carries chunks, a header
-//! of four bytes (length and kind) before each; the data chunks of a lane travel on its connections in
-//! turn.
+//! A link is several TCP connections, one or more for each lane, so that a lost packet stalls only
+//! one of them. The host draws a token. Each connection begins with the token, its lane and its
+//! number. The store joins the connections that have the same token and the same certificate. Then
+//! each carries chunks with a header of four bytes (length and kind). The data chunks of a lane
+//! travel on its connections in turn.
 //!
-//! Priorities reach as far as they can: little is queued in the kernel, and a chunk waits a while for
-//! those of more urgent lanes; but the connections share the line as TCP has them share it.
+//! Priorities have a limited effect. The queue in the kernel is short, and a chunk waits a while
+//! for those of more urgent lanes. But TCP decides how the connections share the line.
 
 mod accept;
 mod stream;
@@ -43,13 +43,13 @@ use tokio_rustls::TlsConnector;
 const CHUNK_BYTES: usize = 16 << 10;
 /// Data chunks between a lane and each of its connections, either way.
 const QUEUED_CHUNKS: usize = 2;
-/// How long a chunk waits for more urgent lanes at most: what they have may be what the peer does not
-/// take.
+/// How long a chunk waits for more urgent lanes at most: what they have may be what the peer does
+/// not take.
 const YIELD_TIME: Duration = Duration::from_millis(20);
-/// How long closing may take, and how long a connection that ends without a reason waits for the control lane's to say
-/// one.
+/// How long closing may take, and how long a connection that ends without a reason waits for the
+/// control lane's to say one.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The same for the control lane's: what TLS has to say it says on every connection.
+/// The same for the control lane: TLS reports its error on every connection.
 const REASON_TIMEOUT: Duration = Duration::from_millis(300);
 
 const OPENING_BYTES: usize = 20;
@@ -60,7 +60,7 @@ const DATA: u8 = 0;
 const CLOSE: u8 = 1;
 /// No more data on this connection.
 const END: u8 = 2;
-/// All data before the peer's `END` has been taken.
+/// The receiver has taken all data before the peer's `END`.
 const ENDED: u8 = 3;
 const HEADER_BYTES: usize = 4;
 /// Bytes of a chunk that is not data.
@@ -77,8 +77,9 @@ fn connections(lane: Lane) -> usize {
 
 /// Whether the store may leave a lane unread for as long as it takes.
 ///
-/// To Linux a window that stays shut is as a peer that acknowledges nothing: `TCP_USER_TIMEOUT` ends the connection
-/// (`tcp_probe_timer`). That the peer is dead the connections of the other lanes notice.
+/// To Linux a window that stays shut is as a peer that acknowledges nothing: `TCP_USER_TIMEOUT`
+/// ends the connection (`tcp_probe_timer`). That the peer is dead the connections of the other
+/// lanes notice.
 fn may_stay_unread(lane: Lane) -> bool {
     matches!(lane, Lane::ReadAhead | Lane::Drain)
 }
@@ -164,7 +165,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// False if there is no such place, or it is taken.
+    /// False if the place does not exist or is in use.
     fn put(&mut self, lane: Lane, number: usize, stream: Stream) -> bool {
         let free =
             number < connections(lane) && !self.streams.contains_key(&(lane_number(lane), number));
@@ -365,7 +366,7 @@ impl Connection for Tcp {
         let shared = self.shared.clone();
         if told {
             tokio::spawn(async move {
-                // The writer ends it as soon as the peer has been told.
+                // The writer ends it as soon as it has told the peer.
                 let _ = tokio::time::timeout(CLOSE_TIMEOUT, shared.wait_end()).await;
                 shared.end(LinkError::Closed("by ourselves".into()));
             });
@@ -381,14 +382,14 @@ impl Connection for Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        // One that is being closed ends by itself once the peer has been told.
+        // A connection that closes ends by itself once it has told the peer.
         if lock(&self.control).is_some() || !lock(&self.slots).streams.is_empty() {
             self.shared.end(LinkError::Closed("by ourselves".into()));
         }
     }
 }
 
-/// Sends what is queued; returns when nobody can queue anything any more.
+/// Sends the queued chunks; returns when all senders of the queue are gone.
 async fn write_all(
     mut stream: impl AsyncWrite + Unpin,
     mut data: mpsc::Receiver<Bytes>,
@@ -400,7 +401,7 @@ async fn write_all(
     loop {
         let other = tokio::select! {
             biased;
-            // What is queued goes before the word that there is no more.
+            // Queued data goes before the end of the data.
             chunk = data.recv(), if open => match chunk {
                 Some(chunk) => {
                     out.put_u32_le(header(DATA, chunk.len()));
@@ -555,7 +556,7 @@ impl SendStream for Sending {
 
     async fn finish(&mut self) -> Result<(), LinkError> {
         for connection in &mut self.connections {
-            // Data is taken before other chunks, so that this is behind all of it.
+            // The writer takes data before other chunks, so this comes after all of it.
             let _ = connection.other.send(Other { kind: END, bytes: Vec::new() });
         }
         for connection in &mut self.connections {
@@ -583,7 +584,7 @@ impl ReceiveStream for Receiving {
         }
         while let Some(slot) = chunks.get_mut(filled) {
             let connection = &mut self.connections[self.at];
-            // Only the first is waited for.
+            // The receiver waits only for the first.
             let chunk = match filled {
                 0 => connection.recv().await,
                 _ => match connection.try_recv() {

@@ -1,8 +1,9 @@
-//! TLS 1.3 of the link, whatever carries it: who is who, at either side.
+//! TLS 1.3 of the link, for any transport: each side verifies the identity of the other.
 //!
-//! The client checks that the store's certificate is of its CA; the store checks that the client's is of
-//! the same and was not withdrawn. A session that is resumed is not checked here: whoever has the store keep
-//! sessions has to check the certificate that comes with one, as [`super::quic`] does.
+//! The client checks that the CA of its credential signed the store's certificate. The store checks
+//! the same of the client's certificate, and that it is not withdrawn. This code does not check a
+//! resumed session. A transport whose store keeps sessions has to check the certificate of each, as
+//! [`super::quic`] does.
 
 use super::sessions::{Remembered, TICKETS};
 use crate::credential::{self, Credential, Issued, Own, ServerIdentity};
@@ -49,7 +50,8 @@ pub(super) fn remembering(
     tls
 }
 
-/// As [`server`], for a store that gives sessions to who asks for them, takes each once, and data with it.
+/// As [`server`], for a store that gives sessions to who asks for them, takes each once, and data
+/// with it.
 pub(super) fn keeping(
     server: &rustls::ServerConfig,
     sessions: Arc<dyn StoresServerSessions>,
@@ -91,7 +93,7 @@ pub(super) fn server(
 #[derive(Debug)]
 struct Shown {
     own: Arc<Own>,
-    /// The last one that was shown, ready to sign.
+    /// The last shown certificate, ready to sign.
     ready: Mutex<(CertificateDer<'static>, Arc<CertifiedKey>)>,
 }
 
@@ -124,7 +126,7 @@ impl ResolvesServerCert for Shown {
     }
 }
 
-/// Accepts certificates of our CA that have not been withdrawn.
+/// Accepts certificates of the installation's CA that are not withdrawn.
 #[derive(Debug)]
 struct Verifier {
     inner: Arc<dyn ClientCertVerifier>,

@@ -1,8 +1,8 @@
-//! What the link needs of a connection, whatever carries it.
+//! The interface of the link to a connection, for any transport.
 //!
-//! A connection is mutually authenticated, encrypted, and has a stream in either direction for each
-//! lane. Priorities are strict: a stream sends nothing while a more urgent one has something to send
-//! and may.
+//! A connection is mutually authenticated and encrypted, and has a stream in either direction for
+//! each lane. Priorities are strict: a stream sends nothing while a more urgent stream has data to
+//! send and may send it.
 
 use super::congestion::Estimate;
 use super::error::{CloseCode, LinkError};
@@ -14,33 +14,35 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// A connection to a peer who was authenticated, now or, as long as it is not proven, some time ago.
+/// A connection to an authenticated peer. Until the handshake ends, only an earlier session has
+/// proved its identity.
 #[async_trait]
 pub trait Connection: Send + Sync {
     /// Opens all lanes (the host does).
     async fn open_lanes(&self) -> Result<Lanes, LinkError>;
     /// Waits for the peer to open all lanes.
     async fn accept_lanes(&self) -> Result<Lanes, LinkError>;
-    /// Largest datagram that can be sent now, in bytes; nothing if the transport or the peer has none.
+    /// Largest datagram that the connection can send now, in bytes; `None` if the transport or the
+    /// peer has none.
     fn datagram_bytes(&self) -> Option<usize> {
         None
     }
-    /// Sends a datagram, before anything that streams have to send. It may get lost, here too.
+    /// Sends a datagram, before any data of streams. It may get lost, here too.
     fn send_datagram(&self, _: Bytes) {}
-    /// Waits for a datagram. A call that is cancelled loses nothing.
+    /// Waits for a datagram. A canceled call loses nothing.
     async fn receive_datagram(&self) -> Result<Bytes, LinkError> {
         std::future::pending().await
     }
-    /// What carries it: `quic` or `tcp`.
+    /// The transport: `quic` or `tcp`.
     fn transport(&self) -> &'static str {
         "quic"
     }
     /// Where the peer is.
     fn peer(&self) -> SocketAddr;
-    /// Whose the peer's certificate is.
+    /// The owner of the peer's certificate.
     fn principal(&self) -> Option<Principal>;
-    /// Waits until the peer has proven that it is there now. Before, what comes may be a copy of what it
-    /// sent long ago.
+    /// Waits until the peer has proven that it is there now. Before, what comes may be a copy of
+    /// what it sent long ago.
     async fn proven(&self) -> Result<(), LinkError> {
         Ok(())
     }
@@ -50,7 +52,7 @@ pub trait Connection: Send + Sync {
     }
     /// Numbers about the connection so far.
     fn statistics(&self) -> Statistics;
-    /// Ends the connection. What was not delivered is lost.
+    /// Ends the connection. Undelivered data is lost.
     fn close(&self, code: CloseCode, reason: &str);
     /// Waits until the connection is over.
     async fn closed(&self) -> LinkError;
@@ -58,21 +60,22 @@ pub trait Connection: Send + Sync {
 
 /// A datagram that is none of [`longhaul_core::link`]'s.
 const PROBE: &[u8] = &[0];
-/// Probes for something overdue come at least this far apart: what timers can tell apart, and a store may
-/// take for its work on a short line.
+/// Least pause between probes for overdue data. Timers can distinguish it, and a store may take so
+/// long for its work on a short line.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
 /// From this many on the pauses double.
 const PROBES_AT_FULL_PACE: u32 = 4;
-/// How often a connection is looked at for silence.
+/// The pause between checks of a connection for silence.
 const LOOK: Duration = Duration::from_millis(500);
 /// As many looks without anything received are silence: more than a keep-alive and its answer take.
 const SILENT_LOOKS: u32 = 3;
 
-/// Sends something at each look while the peer is silent, for ever. What was lost is sent again by the
-/// transport after pauses that double: when a line is back after three seconds it may be another three until
-/// that is noticed. The answer to one of these is noticed at once, and with it what was lost.
+/// Sends a datagram at each check while the peer is silent, for ever. The transport repeats lost
+/// data after pauses that double. So after three seconds without a line, it may take another three
+/// until it notices the line. The answer to a probe shows the line at once, and with it the losses.
 ///
-/// A peer takes such a datagram for none of its own, and ignores it. Nothing is sent where there are none.
+/// The peer ignores such a datagram, because it is none of its own. Without datagrams this sends
+/// nothing.
 pub(super) async fn probe(connection: &dyn Connection) -> Infallible {
     let mut received = 0;
     let mut silent = 0;
@@ -87,18 +90,19 @@ pub(super) async fn probe(connection: &dyn Connection) -> Infallible {
     }
 }
 
-/// Asks a peer for a sign of life. Nothing is sent where there are no datagrams.
+/// Asks a peer for a sign of life. Without datagrams this sends nothing.
 pub(super) fn poke(connection: &dyn Connection) {
     connection.send_datagram(Bytes::from_static(PROBE));
 }
 
-/// How long after the last thing that was sent a probe follows it: not in the same packet, nor in the same
-/// burst of losses.
+/// The pause between the last data and its probe. The probe must not be in the same packet, nor in
+/// the same burst of losses.
 fn tail_pause(rtt: Duration) -> Duration {
     (rtt / 8).clamp(Duration::from_millis(1), Duration::from_millis(10))
 }
 
-/// As [`probe`], and a probe follows each time something was `sent` whose loss would be noticed late.
+/// Like [`probe`]. In addition, a probe follows each time something was `sent` whose loss the
+/// transport would notice late.
 pub(super) async fn trail(connection: &dyn Connection, sent: &Notify) -> Infallible {
     let tails = async {
         loop {
@@ -113,11 +117,11 @@ pub(super) async fn trail(connection: &dyn Connection, sent: &Notify) -> Infalli
     }
 }
 
-/// As [`probe`], and sooner while `waited` is set, which is when someone waits for the last thing that was
-/// sent. quinn sends a PING when the acknowledgement of a stream's last packet is overdue, and repeats the packet
-/// when that is answered: a loss costs two round trips and more. With a probe close behind the packet it costs one
-/// and an eighth. More follow, each a round trip and a quarter later, since what is lost again is
-/// noticed at pauses that double.
+/// Like [`probe`], and sooner while `waited` is set: someone waits for the last data. quinn sends a
+/// PING when the acknowledgment of a stream's last packet is overdue, and repeats the packet after
+/// the answer. So a loss costs two round trips and more. With a probe close behind the packet a
+/// loss costs one and an eighth. More probes follow, each a round trip and a quarter later, because
+/// the transport notices a repeated loss at pauses that double.
 pub(super) async fn hurry(
     connection: &dyn Connection,
     mut waited: watch::Receiver<bool>,
@@ -169,8 +173,8 @@ pub type Lanes = [LaneStreams; Lane::ALL.len()];
 /// The sending half of a lane.
 #[async_trait]
 pub trait SendStream: Send {
-    /// Takes as much of the chunks as there is room for and replaces them with the rest; returns how
-    /// many were taken whole. Nothing is taken by a call that is cancelled.
+    /// Takes the chunks that fit, and replaces them with the rest. Returns the number of whole
+    /// chunks that it took. A canceled call takes nothing.
     async fn write(&mut self, chunks: &mut [Bytes]) -> Result<usize, LinkError>;
     /// Sets the priority; more is more urgent.
     fn set_priority(&self, priority: i32);
@@ -181,8 +185,8 @@ pub trait SendStream: Send {
 /// The receiving half of a lane.
 #[async_trait]
 pub trait ReceiveStream: Send {
-    /// Waits for data and puts it into the first of `chunks`; returns how many were filled, 0 at the
-    /// end of the stream.
+    /// Waits for data and puts it into the first of `chunks`. Returns the number of filled chunks,
+    /// 0 at the end of the stream.
     async fn read(&mut self, chunks: &mut [Bytes]) -> Result<usize, LinkError>;
 }
 
@@ -191,9 +195,9 @@ pub trait ReceiveStream: Send {
 pub struct Statistics {
     /// Smoothed round-trip time.
     pub rtt: Duration,
-    /// What its congestion control makes of the path.
+    /// The estimate of the path by its congestion control.
     pub path: Estimate,
-    /// Packets that were sent and count as lost.
+    /// Packets that count as lost.
     pub lost_packets: u64,
     /// Bytes in them.
     pub lost_bytes: u64,
@@ -203,12 +207,12 @@ pub struct Statistics {
     pub received_bytes: u64,
 }
 
-/// What a side knows of the path over which it sends.
+/// The facts that a side knows of the path over which it sends.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct PathStatus {
     /// Bytes that may be under way.
     pub window_bytes: u64,
-    /// Bytes delivered a second over the last round trip in which the window was used.
+    /// Bytes that arrived a second, over the last round trip that used the whole window.
     pub rate_bytes_per_second: u64,
     /// Least round-trip time of the last seconds, in milliseconds.
     pub base_rtt_ms: f64,

@@ -18,7 +18,7 @@ const LONGER_LINES: [(&str, usize); 12] = [
     ("core", 159),
     ("base", 1),
     ("objects", 5),
-    ("link", 222),
+    ("link", 83),
     ("api", 13),
     ("store", 17),
     ("cli", 6),

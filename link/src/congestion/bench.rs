@@ -1,11 +1,11 @@
-//! A bench for the congestion control: senders, a bottleneck with a drop-tail queue, delay and loss, on a
-//! virtual clock, so that a run comes out the same every time.
+//! A bench for the congestion control: senders, a bottleneck with a drop-tail queue, delay and
+//! loss. It uses a virtual clock, so every run gives the same result.
 //!
-//! A sender works as quinn's: window and token-bucket pacer with the runtime's timers of 1 ms, an
-//! acknowledgement for ten packets or after 2 ms, losses found by later packets or after more than a
-//! round trip, probes after a silence. The competitor is TCP CUBIC (RFC 9438) with selective
-//! acknowledgements, without pacing. Left out: a lost acknowledgement is not made up for by the next,
-//! so none is lost.
+//! A sender works like quinn's. It has a window, and a token-bucket pacer with the runtime's timers
+//! of 1 ms. The receiver acknowledges ten packets at once, or after 2 ms. The sender finds losses
+//! by later packets, or after more than a round trip, and probes after a silence. The competitor is
+//! TCP CUBIC (RFC 9438) with selective acknowledgments, without pacing. The bench loses no
+//! acknowledgment, because it does not model the next one that would make up for it.
 
 use super::control::{Control, Estimate};
 use super::{PACKET_THRESHOLD, TIME_THRESHOLD};
@@ -34,9 +34,10 @@ pub struct Path {
     pub queue: u64,
     /// Share lost at random.
     pub loss: f64,
-    /// Now and then acknowledgements are held up for up to this: a machine with other work.
+    /// Now and then a busy machine delays acknowledgments, by up to this time.
     pub stall: u64,
-    /// Either way takes up to so much longer: it wanders, in no less than 20 ms, and keeps the order.
+    /// Either way takes up to so much longer: it wanders, in no less than 20 ms, and keeps the
+    /// order.
     pub jitter: u64,
     /// Share of the packets that arrive late, and by how much.
     pub reorder: (f64, u64),
@@ -138,7 +139,7 @@ enum Controller {
     Cubic(Cubic),
 }
 
-/// What a flow has to send.
+/// The data that a flow sends.
 #[derive(Clone, Copy)]
 pub enum Load {
     /// Always something.
@@ -499,7 +500,7 @@ impl Bench {
     fn acknowledge(&mut self, id: usize) {
         let packets = std::mem::take(&mut self.flows[id].receiver.unacked);
         self.flows[id].receiver.ack_due = None;
-        // The next acknowledgement says it all again, later; that is left out here.
+        // The next acknowledgment would repeat it all later; the bench leaves that out.
         let mut back = self.way(1, self.now);
         if self.path.stall > 0 && back >= self.flows[id].receiver.stalls_at {
             back += (self.random() * self.path.stall as f64) as u64;
@@ -610,7 +611,7 @@ impl Bench {
         }
     }
 
-    /// What our flow makes of the path.
+    /// The estimate of the path by the controller of this link.
     pub fn estimate(&self, id: usize) -> Estimate {
         match &self.flows[id].controller {
             Controller::Ours(control) => control.estimate(),

@@ -1,27 +1,28 @@
-//! How much may be under way: the link's congestion control, without transport, clock or randomness.
+//! Decides how many bytes may be in flight: the link's congestion control, without transport, clock
+//! or randomness.
 //!
-//! It fills a path and keeps the queue in front of the bottleneck short, so that what is urgent finds
-//! little ahead of it. The window is steered by the *standing* queue: what the quickest packet of an
-//! epoch took beyond the quickest ever. Losses say little on a lossy path and do not count,
-//! unless they are many.
+//! It fills a path and keeps the queue in front of the bottleneck short, so that urgent packets
+//! find few bytes ahead. The *standing* queue steers the window: the extra time of the quickest
+//! packet of an epoch, beyond the quickest ever. On a lossy path losses say little, and they count
+//! only if they are many.
 //!
-//! A flow that goes by losses fills the queue whatever others do, and against it a short queue means
-//! a small share. So a queue that stays is tested: for a moment less is sent than the path holds at our own
-//! rate. If the queue goes away it was ours; if it does not, twice, somebody else fills it, and the window
-//! follows CUBIC until a later test finds the queue empty.
+//! A flow that reacts only to losses fills the queue whatever others do. Against it a short queue
+//! means a small share. So the control tests a queue that stays. For a moment it sends less than
+//! the path holds at its own rate. If the queue goes away, it was this flow's. If it stays twice,
+//! another flow fills it. Then the window follows CUBIC until a later test finds the queue empty.
 //!
-//! A way that becomes longer looks like such a queue, too. So before a queue is taken for somebody else's it is
-//! taken for the way, and the path filled: if as much arrives as before, and nothing got quicker meanwhile, it was
-//! the way.
+//! A path that becomes longer looks like such a queue, too. So before the control blames another
+//! flow, it assumes a longer path and fills that. If as much arrives as before, and nothing got
+//! quicker meanwhile, the path was longer.
 //!
-//! Delay also varies by itself, on radio links and busy machines, and then says little. So where it does,
-//! and where somebody else fills the queue, the path is probed: for a moment more is sent, and if more arrives,
-//! the path was not full, or our share of it small, whatever the delay.
+//! Delay also varies by itself, on radio links and busy machines, and then says little. There, and
+//! where another flow fills the queue, the control probes the path: for a moment it sends more. If
+//! more arrives, whatever the delay, the path was not full, or this flow's share of it was small.
 //!
-//! Ideas come from Copa (target delay, competitive mode), BBR (delivery rate, probes that drain),
-//! Swift (a target that falls with the root of the rate, so that flows converge) and Nimbus (asking
-//! by changing one's own rate). The constants were chosen on the bench in `bench.rs`, which is where
-//! to see what another value does.
+//! Ideas come from Copa (target delay, competitive mode) and BBR (delivery rate, probes that
+//! drain). Swift has the target that falls with the root of the rate, so that flows converge.
+//! Nimbus asks by changing its own rate. The constants come from runs of the bench in `bench.rs`,
+//! which shows the effect of other values.
 
 use super::cubic::Cubic;
 use super::delivery::{Delivery, seconds};
@@ -35,59 +36,61 @@ use std::time::{Duration, Instant};
 
 /// First window, in packets. Guessed: a lone read's reply and some.
 const INITIAL_PACKETS: u64 = 16;
-/// Least window, in packets: what keeps acknowledgements coming.
+/// Least window, in packets: enough to keep acknowledgments coming.
 const LEAST_PACKETS: u64 = 4;
-/// What is sent at once with fewer bytes is acknowledgements and requests, and no load.
+/// A burst below this number of bytes is acknowledgments and requests, and no load.
 const SMALL_BYTES: u64 = 256;
 
 /// Share of the window that counts as all of it: less is under way for a moment after it has grown.
 const USED_SHARE: f64 = 0.8;
 
-/// Least time over which an epoch takes samples: among them should be some that no busy machine held up.
+/// Least time over which an epoch takes samples: among them should be some that no busy machine
+/// held up.
 const LEAST_SAMPLING: Duration = Duration::from_millis(20);
 /// First and largest share by which the window grows in an epoch while there is no queue.
 const GROWTH: (f64, f64) = (1.0 / 32.0, 1.0 / 4.0);
-/// A test is made when the path was not seen empty for so long.
+/// If the path was not empty for so long, the control tests it.
 const TEST_INTERVAL: Duration = Duration::from_secs(5);
 /// Share of what the path holds at our rate that is under way in a test.
 const TEST_SHARE: f64 = 0.6;
 /// Share of the queue that goes away in a test if it was ours.
 const DRAINED: f64 = 0.7;
-/// How often a test is repeated that found the path slower and its queue shrinking.
+/// The number of repetitions of a test that found the path slower and its queue shrinking.
 const RETESTS: u32 = 2;
-/// Share of the largest rate that arrives when the path is full again after it became longer. With less,
-/// somebody else has the rest.
+/// Share of the largest rate that arrives when the path is full again after it became longer. With
+/// less, somebody else has the rest.
 const FILLED: f64 = 0.8;
-/// Epochs with a queue that our shrinking has not removed, before it is tested.
+/// Epochs with a queue that did not shrink with the window, before the test.
 const HIGH_EPOCHS: u32 = 2;
-/// While somebody else fills the queue, a loss counts when it is at least this share of the longest
-/// seen: drop-tail queues overflow when they are full.
+/// While another flow fills the queue, a loss counts only at a full queue, because drop-tail queues
+/// overflow then. A queue is full at this share of the longest one so far.
 const FULL_QUEUE: f64 = 0.7;
-/// What the queue changes by from epoch to epoch, as a share of the target, from which on delay says
-/// little, and the path is probed.
+/// If the queue changes from epoch to epoch by at least this share of the target, delay says
+/// little. Then the control probes the path.
 const NOISY: f64 = 0.25;
-/// Share of the largest rate below which the path is taken to have room.
+/// Below this share of the largest rate the path probably has room.
 const PROMISING: f64 = 0.8;
-/// What a probe multiplies the window by: at first and while delay does not count, and after that.
+/// Factors of a probe for the window: the first for the first probe and while delay does not count,
+/// the second after that.
 const PROBE_STEP: (f64, f64) = (1.25, 1.5);
-/// By what share of that the rate has to grow. Of a queue that is always full a flow gets its share of the
-/// windows, so against others this ends at about half of the path.
+/// The rate has to grow by this share of the probe's growth. From a queue that is always full a
+/// flow gets its share of the windows. So against other flows this ends at about half of the path.
 const PROBE_FOLLOWS: f64 = 0.5;
 
-/// What is left of the window after losses that are congestion.
+/// The factor for the window after losses by congestion.
 const LOSS_SHRINK: f64 = 0.85;
-/// A window that was not used for so long is not known to fit any more.
+/// After so long without use, the old window may not fit any more.
 const IDLE_SPAN: Duration = Duration::from_secs(10);
-/// What is known of a path.
+/// The known facts about a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// Bytes that may be under way.
     pub window: u64,
-    /// Bytes delivered a second, over the last round trip that was measured.
+    /// Bytes that arrived a second, over the last measured round trip.
     pub rate: u64,
     /// Least round-trip time of the last seconds.
     pub base_rtt: Duration,
-    /// What the quickest packet of the last epoch took beyond that.
+    /// The extra time of the quickest packet of the last epoch.
     pub queue: Duration,
     /// Bytes counted lost while the queue was long.
     pub queue_lost_bytes: u64,
@@ -98,12 +101,12 @@ pub struct Estimate {
 /// Samples between two decisions.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    /// Of packets that were sent from here,
+    /// The epoch has the packets that the sender sent from here on,
     from: Instant,
-    /// until one is acknowledged that was sent from here on.
+    /// and ends with the acknowledgment of one that it sent from here on.
     until: Instant,
     least_rtt: f64,
-    /// The last one that is known.
+    /// The last known one.
     rate: Option<f64>,
     acked: u64,
     lost: u64,
@@ -111,8 +114,8 @@ struct Epoch {
     peak_in_flight: u64,
 }
 
-/// Congestion control of one path. For each acknowledgement there is [`Control::handle_ack`] for each
-/// packet, then [`Control::handle_acks_end`], then what it shows as lost.
+/// Congestion control of one path. For each acknowledgment the caller calls [`Control::handle_ack`]
+/// for each packet, then [`Control::handle_acks_end`], then the loss functions.
 #[derive(Clone, Debug)]
 pub struct Control {
     mtu: u64,
@@ -131,11 +134,12 @@ pub struct Control {
     /// Epochs in a row with a long queue, and the window before them.
     high: u32,
     before: f64,
-    /// The last test did not end with the queue gone, and is to be repeated.
+    /// The last test did not remove the queue, and the control has to repeat it.
     has_failed: bool,
     /// When the last startup ended.
     started_at: Instant,
-    /// When the path was seen empty, tested, and its window used.
+    /// The times when the path was empty, when a test ended, and when the flow used its whole
+    /// window.
     empty_at: Instant,
     tested_at: Instant,
     used_at: Instant,
@@ -178,7 +182,7 @@ impl Control {
         INITIAL_PACKETS * self.mtu
     }
 
-    /// What is known of the path.
+    /// The known facts about the path.
     pub fn estimate(&self) -> Estimate {
         Estimate {
             window: self.window(),
@@ -201,7 +205,7 @@ impl Control {
         self.set_window(self.window);
     }
 
-    /// Packets of together `bytes` bytes were sent.
+    /// The sender has sent packets of `bytes` bytes in total.
     pub fn handle_sent(&mut self, now: Instant, bytes: u64) {
         if bytes < SMALL_BYTES {
             return;
@@ -212,7 +216,7 @@ impl Control {
         self.delivery.handle_sent(now, full);
     }
 
-    /// A packet of `bytes` bytes that was sent at `sent` arrived.
+    /// A packet of `bytes` bytes, which the sender sent at `sent`, has arrived.
     pub fn handle_ack(&mut self, now: Instant, sent: Instant, bytes: u64) {
         self.delivery.handle_ack(now, sent, bytes);
         self.epoch.acked += bytes;
@@ -229,7 +233,7 @@ impl Control {
         }
     }
 
-    /// That was all of an acknowledgement; so many bytes are under way now.
+    /// Ends an acknowledgment; `in_flight` bytes are in flight now.
     pub fn handle_acks_end(&mut self, now: Instant, in_flight: u64) {
         let Some(newest) = self.delivery.take_news(in_flight) else { return };
         let rtt = seconds(newest, now);
@@ -254,8 +258,8 @@ impl Control {
         }
     }
 
-    /// Packets of together `bytes` bytes, the last of them sent at `sent`, were lost; if `persistent`,
-    /// together with everything else for a long time.
+    /// The path lost packets of `bytes` bytes in total, the last of them sent at `sent`. If
+    /// `persistent`, it lost everything else for a long time too.
     pub fn handle_loss(&mut self, now: Instant, sent: Instant, bytes: u64, persistent: bool) {
         if sent >= self.losses.from() {
             self.epoch.lost += bytes;
@@ -264,7 +268,7 @@ impl Control {
         if self.path.last_rtt() - base > 2.0 * self.limit(true) {
             self.losses.lost_in_queue(bytes);
         }
-        // A single packet may have been held up anywhere.
+        // Anything may delay a single packet.
         let least = self.epoch.least_rtt;
         let queue = if least.is_finite() { least - base } else { self.path.queue() };
         if persistent {
@@ -280,7 +284,7 @@ impl Control {
         }
     }
 
-    /// The bottleneck marked a packet that was sent about `sent`, as it does before it has to drop one.
+    /// The bottleneck marked a packet from about `sent`, as it does before it has to drop one.
     pub fn handle_mark(&mut self, now: Instant, sent: Instant) {
         if sent > self.losses.from() {
             if self.phase == Phase::Compete {
@@ -335,8 +339,8 @@ impl Control {
         self.begin_epoch(now);
     }
 
-    /// Takes what looks like a queue for the path itself, and fills it. If the way has become longer, what
-    /// is sent more arrives until the path is as full as it was.
+    /// Takes a possible queue for a longer path, and fills the path. If the path has become longer,
+    /// additional packets arrive until the path is as full as it was.
     fn take_for_longer(&mut self, now: Instant, window: f64) {
         let (base, least) = (self.path.base(), self.epoch.least_rtt);
         let longer = Longer { base, least, window, most: self.path.most_rate() };
@@ -374,7 +378,7 @@ impl Control {
     fn begin_epoch(&mut self, now: Instant) {
         self.epoch = Epoch::new(now, self.path.last_rtt(), self.delivery.in_flight());
         if matches!(self.phase, Phase::Test(_)) {
-            // What little is sent may all be behind the burst of another flow.
+            // The few packets of this time may all be behind the burst of another flow.
             self.epoch.until += Duration::from_secs_f64(self.path.last_rtt() / 2.0);
         }
     }
@@ -425,12 +429,12 @@ impl Control {
         self.begin_epoch(now);
     }
 
-    /// Whether no more was lost in this epoch than is always lost.
+    /// Whether this epoch lost at most the usual share.
     fn is_ambient(&self) -> bool {
         self.losses.is_ambient(self.epoch.acked, self.epoch.lost, self.mtu)
     }
 
-    /// Whether the last epoch lost more than is always lost.
+    /// Whether the last epoch lost more than the usual share.
     fn is_congested(&mut self, now: Instant) -> bool {
         let Epoch { acked, lost, marked, .. } = self.epoch;
         self.losses.end_epoch(now, acked, lost, self.mtu) || marked
@@ -478,8 +482,8 @@ impl Control {
         self.set_window(window * PROBE_STEP.0);
     }
 
-    /// Whether it is time for a probe. Where more was carried before, or never as much as now, there may
-    /// be more; otherwise probes that find nothing become rare.
+    /// Whether it is time for a probe. The path may have more if its rate was higher before, or has
+    /// never been as high as now. Otherwise probes that find nothing become rare.
     fn may_probe(&self, now: Instant) -> bool {
         let competes = self.phase == Phase::Compete;
         let promising = self.path.rate() < PROMISING * self.path.most_rate() || self.is_rising();
@@ -562,7 +566,8 @@ impl Control {
             self.phase = Phase::Test(Test { rate, queue, retests, ..test });
             return self.set_window(TEST_SHARE * rate * self.path.base());
         } else {
-            // A test just when the other's queue was short, after a loss, was wrong: that is undone.
+            // A test just after a loss, when the other flow's queue was short, was wrong: undoes
+            // it.
             let left = self.rivals.take_left(now);
             self.set_window(left.map_or(test.before, |window| window.max(test.before)));
             self.before = self.window;
@@ -589,7 +594,7 @@ impl Control {
 
 impl Epoch {
     fn new(now: Instant, rtt: f64, in_flight: u64) -> Epoch {
-        // What the window has changed by is under way only after most of a round trip.
+        // A change of the window reaches the path only after most of a round trip.
         let half = Duration::from_secs_f64(rtt / 2.0);
         Epoch {
             from: now + half,

@@ -1,8 +1,8 @@
 //! The window of a CUBIC flow, RFC 9438.
 //!
-//! It yields a fifth instead of three tenths: our packets leave in bursts of ten, which find a queue
-//! full more often than those of a TCP flow that sends with each acknowledgement. With the RFC's
-//! factor the share of ours on the bench is smaller.
+//! A loss takes a fifth from the window instead of three tenths. Packets of this link leave in
+//! bursts of ten. They find a full queue more often than those of a TCP flow that sends with each
+//! acknowledgment. With the RFC's factor, this link gets a smaller share on the bench.
 
 use std::time::Instant;
 
@@ -11,12 +11,12 @@ const BETA: f64 = 0.8;
 /// How a Reno flow grows that backs off to [`BETA`] (§4.3), in packets a round trip.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// What decides the window besides the window itself.
+/// The state that decides the window, besides the window itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cubic {
     /// Window at the last congestion, in bytes.
     most: f64,
-    /// Seconds until that is reached again.
+    /// Seconds until the window reaches that again.
     k: f64,
     since: Instant,
     /// Window of a flow that grows as Reno does.
@@ -30,7 +30,7 @@ impl Cubic {
         Cubic { most: window, k: 0.0, since: now, reno: window, slow_start }
     }
 
-    /// The window after `bytes` arrived, `rtt` seconds after they were sent.
+    /// The window after the arrival of `bytes`, `rtt` seconds after the sender sent them.
     pub fn grown(&mut self, now: Instant, window: f64, bytes: f64, rtt: f64, mtu: f64) -> f64 {
         if self.slow_start {
             return window + bytes;

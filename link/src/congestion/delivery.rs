@@ -84,8 +84,8 @@ impl Delivery {
         }
     }
 
-    /// An acknowledgment has ended, with `in_flight` bytes under way. If it tells of a newer packet,
-    /// returns the time of sending of that packet.
+    /// An acknowledgment has ended, with `in_flight` bytes under way. If it tells of a newer
+    /// packet, returns the time of sending of that packet.
     pub fn take_news(&mut self, in_flight: u64) -> Option<Instant> {
         self.in_flight = in_flight;
         std::mem::take(&mut self.news).then_some(self.newest_sent)

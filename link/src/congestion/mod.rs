@@ -39,17 +39,17 @@ impl ControllerFactory for Factory {
     }
 }
 
-/// What a connection's controller makes of the path; `None` if it is not one of ours.
+/// The estimate of the path by a connection's controller; `None` if it is not one of this module.
 pub fn estimate(controller: Box<dyn Controller>) -> Option<Estimate> {
     let steering = controller.into_any().downcast::<Steering>().ok()?;
     Some(steering.0.estimate())
 }
 
-/// Times of arrival are taken here, not from quinn: it reads the clock once, and then the socket for as long
-/// as it may, so that on a busy machine an acknowledgement can have come milliseconds after the time it
-/// is given. One that seems quicker than the path makes the delay of the path a standing queue for as
-/// long as the least round trip is remembered. Taken later, times only err to the long side, as those of
-/// sending do.
+/// This controller takes the times of arrival itself and not from quinn. quinn reads the clock
+/// once, and then the socket for as long as it may. So on a busy machine an acknowledgment may be
+/// milliseconds younger than its time. A packet that seems quicker than the path makes the delay of
+/// the path a standing queue. The mistake lasts as long as the least round trip counts. With a
+/// later clock, times err only to the long side, like those of sending.
 #[derive(Clone)]
 struct Steering(Control);
 

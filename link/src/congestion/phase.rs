@@ -1,7 +1,7 @@
-//! What the congestion control is doing, and what it has to know for that. Times in seconds, windows in bytes, rates
-//! in bytes a second.
+//! The present work of the congestion control, and its state. Times in seconds, windows in bytes,
+//! rates in bytes a second.
 
-/// What it is doing.
+/// The present work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase {
     /// Doubles every round trip until there is a queue.
@@ -16,12 +16,13 @@ pub enum Phase {
     Compete,
 }
 
-/// What was known before the way was taken to have become longer. If it has not, this holds again.
+/// The facts before the control assumed a longer path. If the path is not longer, they hold again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Longer {
     /// Least round-trip time, in seconds.
     pub base: f64,
-    /// The one that is taken for the path's. It does not fall while more is sent, unless it has a queue in it.
+    /// The assumed delay of the path. While the sender sends more, it does not fall, unless it has
+    /// a queue in it.
     pub least: f64,
     /// The window to go on with, and the largest rate of the last seconds.
     pub window: f64,

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// How often a path is probed: shortest and longest pause; each probe that finds nothing doubles it.
+/// How often a path is probed: shortest and longest pause; each probe that finds nothing doubles
+/// it.
 const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
 /// Growth of the rate from which on there may be more to come.
 const RISING: f64 = 1.15;

@@ -36,13 +36,13 @@ impl Recent {
     }
 }
 
-/// How long a share of [`Ambient`] is measured, and how many count.
+/// The time for the measurement of a share of [`Ambient`], and the number of shares that count.
 const SHARE_SPAN: Duration = Duration::from_secs(1);
 const SHARES: usize = 8;
 /// Bytes below which a share means nothing.
 const SHARE_BYTES: u64 = 1 << 20;
 
-/// Share of the bytes that is lost whatever we do: the least of the last seconds.
+/// The share of the bytes that the path always loses: the least of the last seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ambient {
     acked: u64,
@@ -69,7 +69,7 @@ impl Ambient {
         }
     }
 
-    /// The share, 0 to 1; 0 while nothing is known.
+    /// The share, 0 to 1; 0 while it is unknown.
     pub fn get(&self) -> f64 {
         self.shares.iter().flatten().copied().reduce(f64::min).unwrap_or(0.0)
     }

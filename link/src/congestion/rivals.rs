@@ -14,8 +14,8 @@ const LONGEST_DECAY: f64 = 0.995;
 pub(super) struct Rivals {
     /// Longest queue while somebody else filled it.
     longest: f64,
-    /// The last time at which another flow filled the queue, or a queue counted as a longer way. Two
-    /// such queues soon after each other are rather the ups and downs of another flow.
+    /// The last time at which another flow filled the queue, or a queue counted as a longer way.
+    /// Two such queues soon after each other are rather the ups and downs of another flow.
     shared_at: Option<Instant>,
     /// The window and the time when a test found no other flow any more.
     left: Option<(f64, Instant)>,

@@ -17,8 +17,9 @@ fn alone(path: Path, seconds: u64) -> (Bench, usize) {
     (bench, flow)
 }
 
-/// Mb/s, RTT in ms, queue in products of both, loss; then, after the first second (the first two at
-/// RTT 100), the least share of the line and the largest 99th percentile of the queue in ms.
+/// Mb/s, RTT in ms, queue in products of both, and loss. Then two results after the first second
+/// (the first two at RTT 100). They are the least share of the line, and the largest 99th
+/// percentile of the queue in ms.
 const LINES: [(f64, f64, f64, f64, f64, f64); 11] = [
     (1000.0, 0.2, 8.0, 0.0, 0.98, 1.0),
     (1000.0, 2.0, 1.0, 0.0, 0.98, 1.0),
@@ -177,8 +178,8 @@ const LONGER: [(f64, f64, f64, u64); 8] = [
     (155.0, 0.2, 100.0, 0),
 ];
 
-/// Paths of a row of [`LONGER`], and when the flow should have adapted to the second that comes at 5 s:
-/// after a second and five round trips.
+/// Paths of a row of [`LONGER`], and the time by which the flow should have adapted to the second
+/// path. The second path comes at 5 s. The flow has a second and five round trips.
 fn longer((mbit, before, after, stall): (f64, f64, f64, u64)) -> (Path, Path, u64) {
     let stall = stall * 1_000_000;
     let path = |rtt: f64| Path { stall, ..Path::new(mbit, rtt, 16.0 / rtt.min(16.0), 0.0) };

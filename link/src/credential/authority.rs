@@ -14,11 +14,12 @@ use std::path::Path;
 use time::{Duration, OffsetDateTime};
 
 const CA_DAYS: i64 = 20 * 365;
-/// How long a store's certificate is valid; it is renewed when half of that is over.
+/// The validity of a store's certificate; the store renews it when half of that is over.
 pub(super) const STORE_LIFE: Duration = Duration::days(90);
 /// How long that of a host or an operator is.
 pub(super) const CLIENT_LIFE: Duration = Duration::days(5 * 365);
-/// Clocks of two machines differ: certificates are valid from so long before they were made.
+/// Clocks of two machines differ. So the validity of a certificate begins so long before its
+/// creation.
 pub(super) const CLOCKS: Duration = Duration::days(1);
 
 /// A certificate with its key, in one PEM file.
@@ -61,7 +62,7 @@ pub(super) fn new_ca(now: OffsetDateTime) -> Result<Pair> {
     Ok(Pair { certificate: certificate.der().clone(), key: key.serialize_der().into() })
 }
 
-/// Whose a certificate is.
+/// The owner of a certificate.
 #[derive(Clone, Copy)]
 pub(super) enum Leaf<'a> {
     /// A store's, to hosts and to other stores.

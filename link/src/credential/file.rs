@@ -17,12 +17,12 @@ use time::{Duration, OffsetDateTime};
 const WARN_DAYS: i64 = 30;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What a host or an administrator needs to talk to a store.
+/// The facts that a host or an administrator needs for a link to a store.
 #[derive(Clone, Debug)]
 pub struct Credential {
     /// Addresses of the store, HOST:PORT.
     pub stores: Vec<String>,
-    /// The only CA that is trusted.
+    /// The only trusted CA.
     pub ca: CertificateDer<'static>,
     /// Our certificate.
     pub certificate: CertificateDer<'static>,
@@ -30,7 +30,7 @@ pub struct Credential {
     pub serial: String,
     /// When it ends.
     pub not_after: OffsetDateTime,
-    /// The file that it was read from, if it was.
+    /// The file of the credential, if it comes from one.
     pub path: Option<PathBuf>,
     key: Arc<PrivatePkcs8KeyDer<'static>>,
 }
@@ -50,7 +50,7 @@ impl Credential {
     /// Reads a credential file.
     ///
     /// # Errors
-    /// If it cannot be read, is not a credential, or has expired; each with what to do about it.
+    /// If the file is unreadable, not a credential, or expired; each error says what to do.
     pub fn load(path: &Path) -> Result<Credential> {
         let credential = Self::read(path)?;
         let now = OffsetDateTime::now_utc();
@@ -129,10 +129,10 @@ impl Credential {
         })
     }
 
-    /// Of a certificate with its key, without addresses.
+    /// Makes a credential of a certificate with its key, without addresses.
     ///
     /// # Errors
-    /// If the certificate cannot be read.
+    /// If the certificate is invalid.
     pub(super) fn of(ca: &CertificateDer<'static>, pair: Pair) -> Result<Credential> {
         let seen = inspect(&pair.certificate)?;
         Ok(Credential {
@@ -161,11 +161,11 @@ impl Credential {
     }
 }
 
-/// Writes what a credential file holds into files of a directory, for other programs: `ca.pem`,
+/// Writes the content of a credential file into files of a directory, for other programs: `ca.pem`,
 /// `certificate.pem` and `key.pem`.
 ///
 /// # Errors
-/// If it is none, or the directory cannot be written.
+/// If it is no credential, or this process cannot write the directory.
 pub fn unpack(path: &Path, dir: &Path) -> Result<()> {
     let credential = Credential::load(path)?;
     files::create_dir(dir)?;
@@ -210,10 +210,11 @@ pub(super) fn text(
     Ok(head + &toml::to_string_pretty(&file)?)
 }
 
-/// Writes other addresses into a credential file. All else in it stays, as do its mode and the links to it.
+/// Writes other addresses into a credential file. The rest of its content stays, like its mode and
+/// the links to it.
 ///
 /// # Errors
-/// If it is none, or cannot be written.
+/// If it is no credential, or this process cannot write it.
 pub fn set_stores(path: &Path, stores: &[String]) -> Result<()> {
     change(path, |file| {
         file.stores = stores.to_vec();

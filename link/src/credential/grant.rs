@@ -1,4 +1,4 @@
-//! What a credential is good for: its role, and the volumes that it has that role for.
+//! The permissions of a credential: its role, and the volumes that the role is for.
 
 use anyhow::{Result, bail};
 use longhaul_core::store::catalog::check_name;
@@ -13,7 +13,7 @@ const MAX_PATTERN_BYTES: usize = 255;
 /// The pattern that covers all volumes.
 pub const ALL: &str = "*";
 
-/// What may be done with the volumes of a credential. Each role may do what the ones before it may.
+/// The permission for the volumes of a credential. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -21,7 +21,8 @@ pub enum Role {
     Read,
     /// Attach; take and delete snapshots.
     Write,
-    /// Create, delete, resize, roll back, give up lost writes, restore; for all volumes also tenants and stores.
+    /// Create, delete, resize, roll back, give up lost writes, restore; for all volumes also
+    /// tenants and stores.
     Admin,
 }
 
@@ -35,7 +36,7 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// Who has a credential.
+/// The kind of a credential's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -60,15 +61,15 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// What all stores know of a certificate that they accept.
+/// The facts that all stores know of a certificate that they accept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
     /// Whose it is.
     pub kind: Kind,
-    /// What may be done with it.
+    /// Its permission.
     pub role: Role,
     /// Patterns of the names of the volumes, within its tenant if it is one's.
     pub volumes: Vec<String>,
@@ -77,7 +78,7 @@ pub struct Grant {
     /// Of a store's: which store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
-    /// When it was issued, RFC 3339.
+    /// The time of its issue, RFC 3339.
     pub issued: String,
     /// When the certificate ends, RFC 3339.
     pub not_after: String,
@@ -98,7 +99,7 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// No volume, not even one that is to be made.
+    /// No volume, not even a new one.
     pub fn nothing() -> Reach {
         Reach { tenant: None, patterns: Vec::new() }
     }

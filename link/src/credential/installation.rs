@@ -1,4 +1,5 @@
-//! What a store keeps of its installation: the CA, its own certificate, and the credentials that it hands out.
+//! The files of a store about its installation: the CA, its own certificate, and the credentials
+//! that it issues.
 
 use super::authority::{CLIENT_LIFE, Leaf, Pair, STORE_LIFE, new_ca, new_leaf, sign};
 use super::directory::{directory, remove};
@@ -23,12 +24,12 @@ const RENEWALS: usize = 4;
 /// Name of the credential that a store writes at the first start of an installation.
 pub const ADMIN: &str = "admin";
 
-/// What a store shows of itself, and what it accepts.
+/// The identity that a store shows, and the list that it accepts.
 #[derive(Clone, Debug)]
 pub struct ServerIdentity {
     /// The CA of this installation.
     pub ca: CertificateDer<'static>,
-    /// What it shows to hosts and to other stores.
+    /// The identity that it shows to hosts and to other stores.
     pub own: Arc<Own>,
 }
 
@@ -51,11 +52,11 @@ impl Own {
         &self.state
     }
 
-    /// Takes the certificate that lies in the state directory, or makes a new one if that has served half its time or
-    /// is withdrawn. Says whether it is another one now.
+    /// Takes the certificate in the state directory. If that has served half its time, or is
+    /// withdrawn, makes a new one. Returns whether the certificate has changed.
     ///
     /// # Errors
-    /// If it cannot be read or written.
+    /// If this process cannot read or write it.
     pub fn tend(&self) -> Result<bool> {
         let dir = directory(&self.state);
         let _alone = alone(&dir)?;
@@ -65,7 +66,8 @@ impl Own {
         if pair.certificate == now.certificate {
             return Ok(false);
         }
-        // The others have to hear of a new one before it is shown, unless they refuse the old one.
+        // Other stores must know a new certificate before this one shows it, unless they refuse the
+        // old one.
         let made = inspect(&pair.certificate)?.not_before + super::authority::CLOCKS;
         let fresh = OffsetDateTime::now_utc() - made < SPREAD;
         if fresh && issued.list.accepted.contains_key(&now.serial) {
@@ -90,7 +92,8 @@ fn alone(dir: &Path) -> Result<std::fs::File> {
     Ok(file)
 }
 
-/// The certificate of a store: the one that there is, if it is accepted and fresh, else a new one that is accepted from now on.
+/// Returns the certificate of a store. If the present one is not accepted or not fresh, makes a new
+/// one and accepts it.
 fn own(ca: &Pair, issued: &mut IssuedFile, dir: &Path, store: &str) -> Result<Pair> {
     let (path, now) = (dir.join("store.pem"), OffsetDateTime::now_utc());
     let mut why = None;
@@ -140,10 +143,11 @@ pub(super) fn grant(
     })
 }
 
-/// Makes what a store needs and does not have yet, and writes `stores` into what it hands out. `store` is its identity.
+/// Makes the missing files of a store, and writes `stores` into the credentials that it issues.
+/// `store` is its identity.
 ///
 /// # Errors
-/// If a file cannot be read or written.
+/// If this process cannot read or write a file.
 pub fn prepare(state: &Path, stores: &[String], store: &str) -> Result<ServerIdentity> {
     let dir = directory(state);
     files::create_dir(&dir)?;
@@ -155,7 +159,7 @@ pub fn prepare(state: &Path, stores: &[String], store: &str) -> Result<ServerIde
             let ca = new_ca(now)?;
             ca.write(&dir.join("ca.pem"))?;
             tracing::info!("made the CA of this installation in {}", dir.display());
-            // What another CA signed is of no use any more.
+            // The signatures of another CA have no use any more.
             remove(&dir.join("issued.json"))?;
             remove(&dir.join("store.pem"))?;
             ca
@@ -203,18 +207,19 @@ fn write_admin(path: &Path, stores: &[String], ca: &Pair) -> Result<(String, Gra
     Ok((inspect(&client.certificate)?.serial, grant))
 }
 
-/// What a store accepts.
+/// The list that a store accepts.
 ///
 /// # Errors
-/// If `state` is not that of a store that has been started.
+/// If `state` is not the directory of a store that has run.
 pub fn accepted(state: &Path) -> Result<Accepted> {
     Ok(installation(state)?.1.list)
 }
 
-/// Makes a store accept what another one of its installation does, and refuse what that refuses.
+/// Makes a store accept the certificates that another store of its installation accepts, and refuse
+/// those that the other refuses.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If this process cannot write the list.
 pub fn accept(state: &Path, theirs: &Accepted) -> Result<()> {
     change(state, |issued| {
         let merged = issued.list.merged(theirs);
@@ -224,7 +229,7 @@ pub fn accept(state: &Path, theirs: &Accepted) -> Result<()> {
     })
 }
 
-/// Changes the list of a store while nobody else does; it is written if `work` says so.
+/// Changes the list of a store while no other process does. Writes the list if `work` says so.
 pub(super) fn change<T>(
     state: &Path,
     work: impl FnOnce(&mut IssuedFile) -> Result<(bool, T)>,
@@ -265,11 +270,11 @@ fn is_admin(serial: &str, grant: &Grant) -> bool {
     tenant_of(serial).is_none() && grant.kind == Kind::Operator && grant.name == ADMIN
 }
 
-/// Writes a new admin credential and a new certificate of the store, and withdraws the earlier ones; credentials that were
-/// issued by name stay. Returns the path of the credential.
+/// Writes a new admin credential and a new certificate of the store, and withdraws the earlier
+/// ones. Named credentials stay. Returns the path of the credential.
 ///
 /// # Errors
-/// If `state` is not that of a store, or a file cannot be written.
+/// If `state` is not the directory of a store, or this process cannot write a file.
 pub fn rotate(state: &Path) -> Result<PathBuf> {
     let dir = directory(state);
     installation(state)?;
@@ -278,7 +283,8 @@ pub fn rotate(state: &Path) -> Result<PathBuf> {
     let before = Pair::read(&dir.join("store.pem"))?;
     let before = before.map(|pair| inspect(&pair.certificate)).transpose()?.map(|seen| seen.serial);
     let store = before.as_ref().and_then(|serial| issued.list.accepted.get(serial)?.store.clone());
-    // Both are accepted until the new ones are in place, so that a crash leaves some that work.
+    // The list accepts both until the new ones are in place. So after a crash some credentials
+    // still work.
     let path = dir.join("admin.toml");
     let next = dir.join("admin.toml.next");
     let (new, grant) = write_admin(&next, &issued.stores, &ca)?;
@@ -299,13 +305,13 @@ pub fn rotate(state: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What a credential is to be good for.
+/// The permissions of a new credential.
 pub struct Wanted<'a> {
-    /// What people call it; no two have the same.
+    /// Its name for people; no two have the same.
     pub name: &'a str,
-    /// Whose volumes, if not the installation's.
+    /// The tenant of the volumes, if they are not the installation's.
     pub tenant: Option<&'a str>,
-    /// What may be done with them.
+    /// The permission for them.
     pub role: Role,
     /// Patterns of their names.
     pub volumes: Vec<String>,
@@ -314,8 +320,8 @@ pub struct Wanted<'a> {
 /// Writes a credential to a new file.
 ///
 /// # Errors
-/// If `state` is not that of a store, a name or pattern is none, there is a credential of that name, the file exists, or
-/// cannot be written.
+/// If `state` is not the directory of a store, a name or pattern is invalid, or a credential has
+/// the name. Also if the file exists, or this process cannot write it.
 pub fn issue(state: &Path, wanted: &Wanted<'_>, file: &Path) -> Result<()> {
     let Wanted { name, tenant, role, volumes } = wanted;
     check_credential_name(name)?;
@@ -343,14 +349,17 @@ pub fn issue(state: &Path, wanted: &Wanted<'_>, file: &Path) -> Result<()> {
     })
 }
 
-/// Signs another certificate, with a new term, for the key of the credential with that serial number; `key` is that key, as
-/// grants have it, and `request` shows that whoever asks has it. Takes locks and syncs. The earlier certificate stays accepted until it ends or is withdrawn.
+/// Signs another certificate, with a new term, for the key of the credential with that serial
+/// number. `key` is that key, as grants have it. `request` proves that the requester has the key.
+/// The function takes locks and syncs. The list accepts the earlier certificate until it expires or
+/// someone withdraws it.
 ///
 /// # Errors
-/// If the request is none of that key, it was renewed too often already, or a file cannot be written.
+/// If the request is not of that key, the key has too many certificates already, or this process
+/// cannot write a file.
 pub fn renew(state: &Path, serial: &str, key: &str, request: &[u8]) -> Result<Vec<u8>> {
     let request = parse_request(request)?;
-    // Before any file is read.
+    // This check comes before any read of a file.
     if key_name(&request.public_key.subject_public_key_info()) != key {
         bail!("the request is of another key than the credential");
     }
@@ -380,11 +389,12 @@ pub fn renew(state: &Path, serial: &str, key: &str, request: &[u8]) -> Result<Ve
     })
 }
 
-/// Withdraws the credential with that serial number or name, with all certificates of its key, or all of a tenant. Returns
-/// how many certificates those were.
+/// Withdraws the credential with that serial number or name, with all certificates of its key; or
+/// all credentials of a tenant. Returns the number of those certificates.
 ///
 /// # Errors
-/// If `state` is not that of a store, nothing would be left that may do everything, or it cannot be written.
+/// If `state` is not the directory of a store, no full administrator would be left, or this process
+/// cannot write the list.
 pub fn revoke(state: &Path, which: Option<&str>, tenant: Option<&str>) -> Result<usize> {
     change(state, |issued| {
         let revoked = issued.list.withdraw(|serial, grant| match (which, tenant) {
@@ -407,10 +417,10 @@ pub fn revoke(state: &Path, which: Option<&str>, tenant: Option<&str>) -> Result
     })
 }
 
-/// Withdraws the certificates of a store. Returns how many those were.
+/// Withdraws the certificates of a store. Returns the number of those.
 ///
 /// # Errors
-/// If `state` is not that of a store, or it cannot be written.
+/// If `state` is not the directory of a store, or this process cannot write the list.
 pub fn revoke_store(state: &Path, store: &str) -> Result<usize> {
     change(state, |issued| {
         let revoked = issued.list.withdraw(|serial, grant| {

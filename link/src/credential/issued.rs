@@ -1,9 +1,10 @@
-//! The certificates that the stores of an installation accept, and what each is good for.
+//! The certificates that the stores of an installation accept, with the permissions of each.
 //!
-//! Each store has the list in `issued.json`, and all of them agree by way of the location. Lists are merged: what either
-//! has is accepted, unless either has withdrawn it. So nothing that one store does is undone by what another one does at
-//! the same time, and an entry that was withdrawn never comes back. A credential of a host or an operator is withdrawn by its
-//! key: a certificate that another store has signed for that key meanwhile goes with it.
+//! Each store has the list in `issued.json`, and the stores exchange their lists in the location. A
+//! merged list accepts each certificate of either list, unless one of them has withdrawn it. So no
+//! store undoes a concurrent change of another one, and a withdrawn entry never comes back. A store
+//! withdraws a credential of a host or an operator by its key. That also withdraws a certificate
+//! that another store has signed for that key meanwhile.
 
 use super::authority::CLIENT_LIFE;
 use super::directory::{directory, read_if_there};
@@ -31,10 +32,10 @@ pub struct Accepted {
     pub generation: u64,
     /// By serial number, as [`super::inspect`] gives it.
     pub accepted: BTreeMap<String, Grant>,
-    /// Serial numbers that were withdrawn, to the end of their certificates' validity.
+    /// Withdrawn serial numbers, until their certificates expire.
     pub withdrawn: BTreeMap<String, String>,
-    /// Keys of credentials that were withdrawn, as grants have them, to the end of every certificate that may be signed
-    /// for them before all stores know.
+    /// Keys of withdrawn credentials, in the form of grants. They stay until every certificate has
+    /// expired that a store may sign for them before it knows.
     pub withdrawn_keys: BTreeMap<String, String>,
 }
 
@@ -45,7 +46,7 @@ impl Accepted {
             == (&other.accepted, &other.withdrawn, &other.withdrawn_keys)
     }
 
-    /// What both say together.
+    /// The merged list of both.
     #[must_use]
     pub fn merged(&self, other: &Accepted) -> Accepted {
         let mut all = self.clone();
@@ -58,8 +59,8 @@ impl Accepted {
         all
     }
 
-    /// Withdraws those of which that is wanted; of hosts and operators all certificates of the same key. Returns how many
-    /// those were.
+    /// Withdraws the wanted certificates; of hosts and operators all certificates of the same key.
+    /// Returns the number of those.
     pub fn withdraw(&mut self, wanted: impl Fn(&str, &Grant) -> bool) -> usize {
         let now = OffsetDateTime::now_utc();
         self.settle(now);
@@ -86,7 +87,7 @@ impl Accepted {
         }
     }
 
-    /// Forgets what can be shown no more.
+    /// Forgets expired entries.
     fn settle(&mut self, now: OffsetDateTime) {
         // All are of the same form, so that their order is that of time.
         let past = (now - KEPT).format(&Rfc3339).unwrap_or_default();
@@ -101,7 +102,7 @@ impl Accepted {
     }
 }
 
-/// Whether it is a host's or an operator's: these may be renewed, for the same key.
+/// Whether it belongs to a host or an operator: these may renew it, for the same key.
 fn is_client(grant: &Grant) -> bool {
     matches!(grant.kind, Kind::Operator | Kind::Host)
 }
@@ -113,7 +114,7 @@ pub struct IssuedFile {
     version: u32,
     /// Addresses to write into the next credential.
     pub stores: Vec<String>,
-    /// The certificates that are accepted.
+    /// The accepted certificates.
     pub list: Accepted,
 }
 
@@ -123,17 +124,17 @@ impl IssuedFile {
         IssuedFile { version: VERSION, stores: stores.to_vec(), list: Accepted::default() }
     }
 
-    /// Reads it, if it is there.
+    /// Reads it, if it exists.
     ///
     /// # Errors
-    /// As for [`IssuedFile::parse`], or if it cannot be read.
+    /// As for [`IssuedFile::parse`], or if this process cannot read it.
     pub fn read(dir: &Path) -> Result<Option<IssuedFile>> {
         let path = dir.join("issued.json");
         let Some(text) = read_if_there(&path)? else { return Ok(None) };
         IssuedFile::parse(&text, &path).map(Some)
     }
 
-    /// Takes the content of the file at `path` apart.
+    /// Parses the content of the file at `path`.
     ///
     /// # Errors
     /// If it is damaged, or of a newer version.
@@ -150,17 +151,17 @@ impl IssuedFile {
         Ok(file)
     }
 
-    /// Writes it, without what is past.
+    /// Writes it, without expired entries.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If this process cannot write it.
     pub fn write(&mut self, dir: &Path) -> Result<()> {
         self.list.settle(OffsetDateTime::now_utc());
         files::replace(&dir.join("issued.json"), &serde_json::to_vec_pretty(self)?, 0o600)
     }
 }
 
-/// The time as it is written in the list.
+/// The time in the form of the list.
 pub(super) fn stamp_of(time: OffsetDateTime) -> Result<String> {
     Ok(time.replace_nanosecond(0)?.format(&Rfc3339)?)
 }
@@ -170,7 +171,7 @@ pub(super) fn stamp_of(time: OffsetDateTime) -> Result<String> {
 pub struct Issued {
     dir: PathBuf,
     seen: Mutex<(Option<Stamp>, Arc<Accepted>)>,
-    /// A certificate of our CA was shown of which the list says nothing.
+    /// A peer has shown a certificate of this CA that the list does not have.
     strange: AtomicBool,
 }
 
@@ -189,8 +190,8 @@ impl Issued {
         Issued { dir: directory(state), seen: Mutex::default(), strange: AtomicBool::new(false) }
     }
 
-    /// Whether a certificate with this serial number is accepted now. If the file cannot be read
-    /// nobody new is.
+    /// Whether the list accepts a certificate with this serial number now. If this process cannot
+    /// read the file, it accepts no new one.
     pub fn accepts(&self, serial: &str) -> bool {
         let now = self.current();
         let accepted = granted(&now, serial).is_some();
@@ -200,12 +201,12 @@ impl Issued {
         accepted
     }
 
-    /// What a certificate with this serial number is good for, if it is accepted now.
+    /// The permissions of a certificate with this serial number, if the list accepts it now.
     pub fn grant(&self, serial: &str) -> Option<Grant> {
         granted(&self.current(), serial).cloned()
     }
 
-    /// The volumes that a certificate knows of: none if it is not accepted.
+    /// The volumes that a certificate knows of: none without acceptance.
     pub fn reach(&self, serial: &str) -> Reach {
         self.grant(serial).map_or_else(Reach::nothing, |grant| grant.reach(tenant_of(serial)))
     }
@@ -232,12 +233,13 @@ impl Issued {
         seen.1.clone()
     }
 
-    /// Whether a certificate was shown since the last call of which the list says nothing: another store may have issued it.
+    /// Whether a peer has shown a certificate since the last call that the list does not have.
+    /// Another store may have issued it.
     pub fn was_strange(&self) -> bool {
         self.strange.swap(false, Ordering::Relaxed)
     }
 
-    /// Changes whenever what is accepted does.
+    /// A value that changes whenever the list does.
     pub fn stamp(&self) -> Option<Stamp> {
         use std::os::unix::fs::MetadataExt as _;
         let metadata = std::fs::metadata(self.dir.join("issued.json")).ok()?;

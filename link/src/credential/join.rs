@@ -1,9 +1,10 @@
 //! How another store becomes one of an installation.
 //!
-//! The operator carries a *token* to it: a credential that is good for one question, once, for an hour, at the store that
-//! made it. It pins the CA, and has nothing of the CA's key. The new store makes a key of its own and asks, with the
-//! token, to have a certificate signed for it. Since each store of an installation signs, the answer has the CA's key,
-//! over the connection that token and pinned CA have authenticated.
+//! The operator carries a *token* to it: a credential that is good for one question, once, for an
+//! hour, at the store that made it. It pins the CA, and has nothing of the CA's key. The new store
+//! makes a key of its own and asks, with the token, to have a certificate signed for it. Since each
+//! store of an installation signs, the answer has the CA's key, over the connection that token and
+//! pinned CA have authenticated.
 
 use super::authority::{Leaf, Pair, STORE_LIFE, new_leaf, sign};
 use super::directory::directory;
@@ -23,13 +24,14 @@ use time::{Duration, OffsetDateTime};
 const TOKEN_LIFE: Duration = Duration::hours(1);
 /// Largest request for a certificate, in bytes.
 const MAX_REQUEST_BYTES: usize = 4096;
-/// Longest list that is sent, in bytes: it has to fit the head of a frame.
+/// Most bytes of the list in an answer: it has to fit the head of a frame.
 const MAX_LIST_BYTES: usize = 192 << 10;
 
-/// Makes a token for another store. The store of this state directory has to run when it is used.
+/// Makes a token for another store. The store of this state directory has to run when the other one
+/// uses it.
 ///
 /// # Errors
-/// If `state` is not that of a store that has been started, or cannot be written.
+/// If `state` is not the directory of a store that has run, or this process cannot write it.
 pub fn invite(state: &Path) -> Result<String> {
     let (ca, _) = installation(state)?;
     change(state, |issued| {
@@ -84,12 +86,12 @@ impl Joining {
         Ok(Joining { dir, token, key: key.serialize_der().into(), request })
     }
 
-    /// What to ask with.
+    /// The token for the request.
     pub fn token(&self) -> &Credential {
         &self.token
     }
 
-    /// What to have signed.
+    /// The request to sign.
     pub fn request(&self) -> &[u8] {
         &self.request
     }
@@ -97,7 +99,7 @@ impl Joining {
     /// Makes the state directory that of a store of the installation; `store` is its identity.
     ///
     /// # Errors
-    /// If the answer is not for this store, or a file cannot be written.
+    /// If the answer is not for this store, or this process cannot write a file.
     pub fn finish(self, store: &str, signed: Signed) -> Result<()> {
         let Joining { dir, token, key, .. } = self;
         let own = Pair { certificate: certificate_of(&signed.certificate)?, key };
@@ -121,15 +123,15 @@ impl Joining {
     }
 }
 
-/// What a store that joins is given.
+/// The answer to a store that joins.
 #[derive(Clone)]
 pub struct Signed {
     /// Its certificate, in DER.
     pub certificate: Vec<u8>,
     /// The key of the CA, PKCS#8.
     pub ca_key: Vec<u8>,
-    /// The certificates that are accepted, in JSON: a store that waits over a replica sees no other list. Empty if it is too
-    /// long for a frame.
+    /// The accepted certificates, in JSON: a store that waits over a replica has no other list.
+    /// Empty if it is too long for a frame.
     pub list: Vec<u8>,
 }
 
@@ -145,11 +147,12 @@ pub fn parse_request(request: &[u8]) -> Result<CertificateSigningRequestParams> 
         .map_err(|error| anyhow!("not a request for a certificate: {error}"))
 }
 
-/// Signs for a store that has shown a token with this serial number; the token is good for nothing then. `store` is who it says
-/// it is.
+/// Signs for a store that has shown a token with this serial number, and makes the token invalid.
+/// `store` is the identity that it claims.
 ///
 /// # Errors
-/// If the token was used, is not of this store, the request is none, or a file cannot be written.
+/// If the token is used or not of this store, the request is invalid, or this process cannot write
+/// a file.
 pub fn answer(state: &Path, token: &str, store: &str, request: &[u8]) -> Result<Signed> {
     let request = parse_request(request)?;
     let (ca, _) = installation(state)?;

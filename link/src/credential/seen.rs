@@ -14,7 +14,8 @@ pub const OF_STORE: &str = "store:";
 /// Beginning of that of a tenant's certificate; the tenant's name and a colon follow.
 pub const OF_TENANT: &str = "tenant:";
 
-/// The tenant whose certificate has this serial number, as [`inspect`] gives it, if it is a tenant's.
+/// The tenant whose certificate has this serial number, as [`inspect`] gives it, if it is a
+/// tenant's.
 pub fn tenant_of(serial: &str) -> Option<&str> {
     serial.strip_prefix(OF_TENANT)?.rsplit_once(':').map(|(tenant, _)| tenant)
 }
@@ -42,7 +43,8 @@ pub(super) fn key_name(info: &[u8]) -> String {
 /// The content of a certificate.
 #[derive(Debug)]
 pub struct Seen {
-    /// Serial number in hexadecimal, after [`OF_STORE`] if it is a store's, or [`OF_TENANT`] and the tenant's name.
+    /// Serial number in hexadecimal, after [`OF_STORE`] if it is a store's, or [`OF_TENANT`] and
+    /// the tenant's name.
     pub serial: String,
     /// Start of its validity.
     pub not_before: OffsetDateTime,

@@ -1,4 +1,4 @@
-//! Credentials are made, read, withdrawn and handed on.
+//! Credentials: creation, reading, withdrawal, and transfer to other stores.
 
 use super::authority::{CLIENT_LIFE, Leaf, Pair, STORE_LIFE, new_leaf};
 use super::directory::directory;
@@ -27,7 +27,7 @@ fn a_first_start_makes_everything_and_the_next_one_keeps_it() {
         let metadata = entry.unwrap().metadata().unwrap();
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
     }
-    // The credential was moved to the host: it is not written again.
+    // An administrator moved the credential to the host: the store does not write it again.
     std::fs::remove_file(&path).unwrap();
     let again = prepare(dir.path(), &addresses(), "1").unwrap();
     assert_eq!(
@@ -65,7 +65,7 @@ fn a_new_address_reaches_the_credential() {
     assert_eq!(Credential::load(&path).unwrap().stores, ["store.example:7777"]);
 }
 
-/// Puts a certificate into the place of the store's, as if it had been made then.
+/// Replaces the store's certificate by one that seems to be `age` old.
 fn made_before(state: &Path, age: Duration) -> Pair {
     let dir = directory(state);
     let ca = Pair::read(&dir.join("ca.pem")).unwrap().unwrap();
@@ -92,7 +92,7 @@ fn the_certificate_of_a_store_ends_within_months_and_is_renewed_past_half_its_ti
     let young = made_before(dir.path(), STORE_LIFE / 2 - Duration::days(1));
     let same = prepare(dir.path(), &addresses(), "1").unwrap();
     assert_eq!(same.own.now().certificate, young.certificate);
-    // Past half its time there is another one, which is shown once the others know of it.
+    // After half its time a new one exists, and the store shows it once the others know it.
     let old = made_before(dir.path(), STORE_LIFE / 2 + Duration::days(1));
     let second = prepare(dir.path(), &addresses(), "1").unwrap();
     assert_ne!(second.own.now().certificate, old.certificate);
@@ -158,7 +158,7 @@ fn credentials_of_tenants_come_and_go_by_themselves() {
     let (one, two, other) = (new("acme", "one"), new("acme", "two"), new("other", "three"));
     assert_eq!(tenant_of(&one.serial), Some("acme"));
     assert_eq!(one.stores, addresses());
-    // Its serial number is accepted with its tenant only.
+    // The list accepts its serial number with its tenant only.
     assert!(issued.accepts(&one.serial) && !issued.accepts(bare(&one.serial)));
     assert!(!issued.accepts(&one.serial.replace("acme", "other")));
     rotate(dir.path()).unwrap();
@@ -177,7 +177,7 @@ fn credentials_of_tenants_come_and_go_by_themselves() {
     assert!(issued.reach(&host.serial).has("db1") && !issued.reach(&host.serial).has("x"));
     assert_eq!(revoke(dir.path(), Some("db-host"), None).unwrap(), 1);
     assert!(!issued.accepts(&host.serial) && !issued.reach(&host.serial).has("db1"));
-    // Somebody must be left who may do everything.
+    // A full administrator must be left.
     let admin = Credential::load(&dir.path().join("credentials/admin.toml")).unwrap();
     assert_eq!(tenant_of(&admin.serial), None);
     let last = format!("{:#}", revoke(dir.path(), Some(&admin.serial), None).unwrap_err());
@@ -263,7 +263,7 @@ fn an_invited_store_has_the_same_ca_and_accepts_the_same() {
     join(one.path(), two.path(), "2");
     let second = prepare(two.path(), &addresses(), "2").unwrap();
     assert!(!two.path().join("credentials/admin.toml").exists());
-    // What was accepted then it knows from the answer: over a replica it sees no other list.
+    // The answer has the list of that time: over a replica the store sees no other list.
     assert_eq!(first.ca, second.ca);
     let (own, others) = (first.own.now(), second.own.now());
     assert_ne!(own.certificate, others.certificate);
@@ -272,7 +272,7 @@ fn an_invited_store_has_the_same_ca_and_accepts_the_same() {
     assert!(issued.accepts(&credential.serial));
     assert!(issued.accepts(&own.serial), "another store is let in");
     assert!(own.serial.starts_with(OF_STORE) && !credential.serial.contains(':'));
-    // What one withdraws the other does once it is told.
+    // The other store withdraws the same, once it has the list.
     rotate(one.path()).unwrap();
     accept(two.path(), &accepted(one.path()).unwrap()).unwrap();
     assert!(!issued.accepts(&credential.serial));
@@ -314,7 +314,8 @@ fn a_token_is_good_once_for_one_store_and_has_no_key_of_the_ca() {
     let foreign = Credential::parse(&invite(two.path()).unwrap()).unwrap();
     accept(one.path(), &accepted(two.path()).unwrap()).unwrap();
     assert!(why(answered(&foreign.serial, joining.request())).contains("another store"));
-    // Another installation's state is left alone, and what is no token says so.
+    // The function leaves the state of another installation alone, and rejects a file that is no
+    // token.
     let third = tempfile::tempdir().unwrap();
     prepare(third.path(), &addresses(), "3").unwrap();
     let error = format!("{:#}", begin(third.path()).err().unwrap());

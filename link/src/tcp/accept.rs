@@ -22,14 +22,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-/// Those that speak HTTP, until they are taken.
+/// HTTP connections that wait for the HTTP server.
 const MAX_VISITORS: usize = 64;
-/// How long who is turned away may take to read why.
+/// The time that a refused client may take to read the reason.
 const LAST_WORD: Duration = Duration::from_secs(3);
-/// What is heard of them meanwhile: the first request of one who did not wait.
+/// The bytes that the store reads from a refused client meanwhile: the first request of a client
+/// that did not wait.
 const LAST_WORD_BYTES: u64 = 64 << 10;
 
-/// What is said where an address is not to be had.
+/// The message for an address that the store cannot use.
 pub fn cannot_listen(address: SocketAddr) -> String {
     format!("cannot listen on {address} (TCP): is another program there?")
 }
@@ -42,10 +43,11 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Lets in who comes to a socket of [`Sockets`](crate::Sockets). Runs in the current tokio runtime.
+    /// Accepts connections on a socket of [`Sockets`](crate::Sockets). Runs in the current tokio
+    /// runtime.
     ///
     /// # Errors
-    /// If the identity or the socket cannot be used.
+    /// If the identity or the socket is unusable.
     pub fn over(
         listener: std::net::TcpListener,
         identity: &ServerIdentity,
@@ -54,10 +56,10 @@ impl Acceptor {
         Acceptor::serving(listener, identity, issued, &[ALPN, HTTP])
     }
 
-    /// Listens at an address for those only who speak HTTP: there are no links.
+    /// Listens at an address for HTTP only, without links.
     ///
     /// # Errors
-    /// If it cannot be bound.
+    /// If this process cannot bind it.
     pub fn bind_for_http(
         address: SocketAddr,
         identity: &ServerIdentity,
@@ -86,7 +88,7 @@ impl Acceptor {
         Ok(Acceptor { arrived, visitors: Some(visitors), _task: task })
     }
 
-    /// Those who speak HTTP come out here; the first time it is asked for.
+    /// The HTTP connections come out here; only the first call returns the receiver.
     pub fn visitors(&mut self) -> Option<mpsc::Receiver<Visitor>> {
         self.visitors.take()
     }
@@ -100,7 +102,7 @@ impl Acceptor {
 /// A link, or from where somebody was not let in, and why.
 pub type Arrived = Result<Box<dyn Connection>, (SocketAddr, String)>;
 
-/// What belongs together until it is complete.
+/// The parts of a connection until it is complete.
 type Incomplete = Mutex<HashMap<(String, Token), (Instant, Slots)>>;
 
 async fn accept(
@@ -138,7 +140,7 @@ async fn accept(
                 Ok(Ok(Joined::Link(link))) => {
                     let _ = arrived.send(Ok(link)).await;
                 }
-                // Hosts do not wait because those are not listened to.
+                // Hosts do not wait for a slow HTTP server.
                 Ok(Ok(Joined::Visitor(visitor))) => {
                     if visitors.try_send(*visitor).is_err() {
                         tracing::warn!("refused {peer} (HTTP): too many at once");
@@ -162,17 +164,17 @@ async fn accept(
     }
 }
 
-/// Somebody who was authenticated and speaks HTTP.
+/// An authenticated HTTP connection.
 pub struct Visitor {
-    /// What it says comes here.
+    /// The stream of its requests.
     pub stream: TlsStream<TcpStream>,
     /// Where it is.
     pub peer: SocketAddr,
-    /// Whose certificate it has shown.
+    /// The owner of the certificate that it has shown.
     pub principal: Principal,
 }
 
-/// What a connection turned out to be.
+/// The kind of a connection.
 enum Joined {
     /// One of a link that is not whole yet.
     Part,
@@ -181,8 +183,8 @@ enum Joined {
     Visitor(Box<Visitor>),
 }
 
-/// Ends a connection of somebody who was told why. What has come of it and was not read would have the kernel take back what
-/// was said.
+/// Ends the connection of a client that has its reason. The store reads the rest of the client's
+/// bytes, because with unread bytes the kernel would take back the reason.
 async fn dismiss(mut socket: TcpStream) {
     let _ = socket.shutdown().await;
     let (mut rest, mut nowhere) = (socket.take(LAST_WORD_BYTES), tokio::io::sink());
@@ -190,7 +192,8 @@ async fn dismiss(mut socket: TcpStream) {
     let _ = tokio::time::timeout(LAST_WORD, read).await;
 }
 
-/// Gives up the oldest link that is not whole, if there are too many: of this credential, or of all.
+/// Gives up the oldest link that is not whole, if there are too many: of this credential, or of
+/// all.
 fn make_way(incomplete: &mut HashMap<(String, Token), (Instant, Slots)>, serial: &str) {
     let of_one = incomplete.keys().filter(|(of, _)| of == serial).count();
     if of_one < MAX_INCOMPLETE_OF_ONE && incomplete.len() < MAX_INCOMPLETE {

@@ -1,4 +1,4 @@
-//! A TCP connection with TLS: how it is made, whose it is, and what its end means.
+//! A TCP connection with TLS: its setup, its owner, and the meaning of its end.
 
 use crate::credential::SERVER_NAME;
 use crate::error::{CredentialFault, LinkError};
@@ -27,18 +27,19 @@ pub(super) fn configure(socket: &TcpStream) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive.with_retries(probes as u32))?;
     socket.set_tcp_user_timeout(Some(IDLE_TIMEOUT))?;
     socket.set_tcp_notsent_lowat(NOT_SENT_BYTES)?;
-    // Where it is not built in the system's default has to do; BBR, often the default, holds lone
-    // requests up.
+    // If the kernel does not have it, the system's default has to do. BBR, often the default,
+    // delays datagram requests.
     if let Err(error) = socket.set_tcp_congestion(b"cubic") {
         tracing::debug!("TCP congestion control stays the system's: {error}");
     }
     Ok(())
 }
 
-/// A connection to the store of the credential, and how long the way there and back took. Calls `answered` once somebody
-/// has answered.
+/// A connection to the store of the credential, and how long the way there and back took. Calls
+/// `answered` once somebody has answered.
 ///
-/// An address may be silent for [`CONNECT_TIMEOUT`]. A store that has answered has [`SETUP_TIMEOUT`] for the handshake.
+/// An address may be silent for [`CONNECT_TIMEOUT`]. A store that has answered has
+/// [`SETUP_TIMEOUT`] for the handshake.
 pub(super) async fn secured(
     connector: &TlsConnector,
     address: SocketAddr,
@@ -68,12 +69,12 @@ pub(super) fn principal(stream: &Stream) -> Option<Principal> {
     crate::principal::of(session.peer_certificates()?.first()?).ok()
 }
 
-/// What TLS says is wrong, if it is that.
+/// The error of TLS, if it is one.
 fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// What the end of a connection means to a client.
+/// The meaning of the end of a connection for a client.
 pub fn client_error(error: &io::Error) -> LinkError {
     use rustls::AlertDescription as Alert;
     use rustls::CertificateError as Bad;
@@ -98,7 +99,7 @@ pub fn client_error(error: &io::Error) -> LinkError {
     }
 }
 
-/// What the end of a connection means to a store.
+/// The meaning of the end of a connection for a store.
 pub(super) fn server_error(error: &io::Error) -> LinkError {
     use rustls::CertificateError as Bad;
     match tls_error(error) {

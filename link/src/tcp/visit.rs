@@ -13,20 +13,21 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-/// How long an address is alone in being tried before the next one is too.
+/// The time before the attempt at the next address.
 const STAGGER: Duration = Duration::from_millis(700);
 
 /// A connection to a store, which has shown who it is and will have HTTP spoken.
 pub struct Visit {
     /// To it.
     pub stream: Stream,
-    /// Its address, as it was given.
+    /// Its address, in the given form.
     pub address: String,
 }
 
-/// Connects to the first of these addresses at which a store speaks HTTP; nothing if there is none, for whatever reason: a link
-/// to the same store tells it. That a store does not accept the credential shows in the first answer only. Sets `answered` once
-/// TCP has got through to an address: the rest is worth waiting for, however busy the machines are.
+/// Connects to the first of these addresses at which a store speaks HTTP. `None` if there is none,
+/// for any reason: a link to the same store finds the reason. Only the first answer shows whether a
+/// store refuses the credential. Sets `answered` once TCP has got through to an address. From then
+/// on the caller may wait for the rest, however busy the machines are.
 ///
 /// # Errors
 /// If key and certificate do not make a credential.
