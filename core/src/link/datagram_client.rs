@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A request is sent twice only while no more than this many are under way.
+/// The client sends a request twice only while at most this many are open.
 const TWICE_UP_TO: usize = 4;
 /// After this many repeats without a new part the stream carries the request.
 const MAX_REPEATS: u32 = 2;
@@ -20,7 +20,7 @@ const MAX_REPEATS: u32 = 2;
 const TICK: Duration = Duration::from_millis(1);
 /// Longest wait for a store that says it is working, and for any repeat.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Requests that went to the stream, of which it is known when they were asked for in datagrams.
+/// Requests that went to the stream, for which the client remembers the times of their datagrams.
 const MAX_LATE: usize = 32;
 /// Longest pause between the two copies of a request.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
@@ -43,13 +43,14 @@ pub struct AskCounters {
     pub requests: u64,
     /// Requests sent again, for all of a reply or for what was missing of it.
     pub repeats: u64,
-    /// Replies of which a part was made from the parity.
+    /// Replies with a part that the client made from the parity.
     pub recovered: u64,
     /// Requests that went by stream after all.
     pub by_stream: u64,
-    /// Bytes of requests and of parts that were needed, with what the network adds.
+    /// Bytes of requests and of needed parts, with the overhead of the network.
     pub useful_bytes: u64,
-    /// Bytes of second copies, parity and parts that had arrived before, with what the network adds.
+    /// Bytes of second copies, parity and parts that had arrived before, with what the network
+    /// adds.
     pub redundant_bytes: u64,
 }
 
@@ -60,8 +61,8 @@ pub struct DatagramClient {
     asked_bytes: u64,
     next_call: u64,
     latency: Latency,
-    /// Calls that were given up because nothing came, with the times of their attempts: what comes too late says
-    /// how long to wait. On a path that has become longer nothing else ever would.
+    /// Calls without any answer that the client gave up, with the times of their attempts. A late
+    /// answer shows how long to wait. On a path that has become longer nothing else shows it.
     late: VecDeque<(u64, Vec<Time>)>,
     /// How late a part may come after a later one; grows when asking at once was too early.
     reordering: Duration,
@@ -75,9 +76,9 @@ struct Call {
     frame: Frame<ToStore>,
     head: Bytes,
     asked_bytes: u64,
-    /// When each attempt was sent.
+    /// The time of each attempt.
     sent: Vec<Time>,
-    /// What happens next unless something arrives, and when.
+    /// The time of the next step, unless something arrives, and the step.
     due: Time,
     next: Next,
     attempt: u8,
@@ -133,12 +134,12 @@ impl Latency {
         self.shortest = Some(self.shortest.map_or(sample, |shortest| shortest.min(sample)));
     }
 
-    /// When nothing has come after this time, something was lost.
+    /// If nothing has come after this time, the path has lost something.
     fn timeout(&self) -> Duration {
         (self.smoothed + (self.variation * 4).max(TICK) + TICK).min(LONGEST)
     }
 
-    /// When no part follows another for this time, what is missing was lost.
+    /// If no part follows another for this time, the missing parts are lost.
     fn gap(&self) -> Duration {
         (self.spacing * 4).max(self.smoothed / 8).max(TICK)
     }
@@ -172,7 +173,7 @@ impl DatagramClient {
     }
 
     /// Takes a request: into a datagram, or to the stream. `datagram_bytes` is the largest datagram
-    /// that can be sent now.
+    /// that the host can send now.
     pub fn handle_request(
         &mut self,
         now: Time,
@@ -223,7 +224,7 @@ impl DatagramClient {
         self.calls.insert(number, call);
     }
 
-    /// Takes a datagram; what is none of the store's, or late, is ignored.
+    /// Takes a datagram. The client ignores one that is not the store's, or is late.
     pub fn handle_datagram(&mut self, now: Time, datagram: Bytes) {
         let bytes = datagram.len() as u64 + PACKET_BYTES;
         match Packet::decode(datagram) {
@@ -237,7 +238,8 @@ impl DatagramClient {
             }
             Some(Packet::Working { call }) => {
                 if let Some(call) = self.calls.get_mut(&call) {
-                    // It has it: only the reply can be lost now, and it will not be all lost often.
+                    // The store has the request. Only the reply can get lost now, and that will
+                    // seldom lose all of its parts.
                     call.working += 1;
                     call.repeats = 0;
                     call.next = Next::Repeat;
@@ -250,7 +252,7 @@ impl DatagramClient {
         }
     }
 
-    /// Takes a part; returns whether it was needed.
+    /// Takes a part. Returns whether the client needed it.
     fn part(&mut self, now: Time, part: Part) -> bool {
         let Some(call) = self.calls.get_mut(&part.call) else {
             self.too_late(now, &part);
@@ -293,7 +295,7 @@ impl DatagramClient {
         } else {
             reply.data[index] = part.data;
         }
-        // Sooner than a repeat can be answered: it was under way when it was asked for again.
+        // No repeat arrives so soon: the part was in flight when the client asked for it again.
         if let (Some(repeated), Some(shortest)) = (call.repeated, self.latency.shortest)
             && now.since(repeated) < shortest / 2
         {
@@ -346,7 +348,8 @@ impl DatagramClient {
             Ok(Some(reply)) if bytes.is_empty() && answers(&reply.message, &call.frame.message) => {
                 self.out.push_back(Output::Reply(reply));
             }
-            // What the store made of it is not understood; by stream that ends the connection.
+            // The reply is not valid here. The stream carries it too, and ends the connection over
+            // it.
             _ => self.stream(call.frame),
         }
     }

@@ -17,7 +17,8 @@ const MAX_OPEN: usize = 2 * super::MAX_CALLS;
 /// Replies kept for what may be missing of them, and their bytes together.
 const MAX_DONE: usize = 32;
 const MAX_DONE_BYTES: usize = 256 << 10;
-/// From this many parts on a reply is cut into at least seven, so that the parity is a seventh of it.
+/// A reply with at least this many parts goes out in at least seven, so that the parity is a
+/// seventh of it.
 const FINER_FROM: usize = 5;
 const FINER: usize = 7;
 
@@ -29,7 +30,7 @@ const _: () = assert!(MIN_DATAGRAM_BYTES - PART_HEADER_BYTES > MAX_PARTS);
 /// Totals since the beginning of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerCounters {
-    /// Requests handed out to be executed.
+    /// Requests that this machine handed out for execution.
     pub requests: u64,
     /// Requests that came again.
     pub repeats: u64,
@@ -41,7 +42,7 @@ pub struct AnswerCounters {
     pub sent_bytes: u64,
     /// Bytes of parity, with what the network adds.
     pub redundant_bytes: u64,
-    /// Bytes of parts that were asked for again.
+    /// Bytes of parts that the host asked for again.
     pub repeated_bytes: u64,
 }
 
@@ -83,7 +84,7 @@ struct Open {
 #[derive(Debug)]
 struct Reply {
     call: u64,
-    /// The last one that was answered.
+    /// The last attempt with an answer.
     attempt: u8,
     number: u16,
     /// Empty if it went nowhere because it was too large.
@@ -112,8 +113,9 @@ impl DatagramServer {
         }
     }
 
-    /// Takes a datagram; gives the request to execute, under a number of this machine's own, if it is
-    /// a new one. What is no request is ignored. `datagram_bytes` is the largest that can be sent now.
+    /// Takes a datagram. If it is a new request, returns it for execution, under a number of this
+    /// machine's own. The machine ignores a datagram that is no request. `datagram_bytes` is the
+    /// largest that it can send now.
     pub fn handle_datagram(
         &mut self,
         datagram: Bytes,
@@ -151,7 +153,8 @@ impl DatagramServer {
                 self.send_again(at, have, attempt);
                 return None;
             }
-            // The path carries less than it did: executed again it is cut anew.
+            // The path carries shorter datagrams than before: the next execution cuts the reply
+            // anew.
             self.forget(at);
         }
         if self.open.len() >= MAX_OPEN {
@@ -204,7 +207,7 @@ impl DatagramServer {
         self.budget.earn(sent);
         let stride = Part::stride(reply.frame.len(), count);
         let parity_bytes = (stride + PART_HEADER_BYTES) as u64 + (extra as u64 + 1) * PACKET_BYTES;
-        // In one packet with the part that it stands for it would be lost together with it.
+        // One packet with the parity and the part that it replaces would lose both together.
         let apart = 2 * (stride + PART_HEADER_BYTES) > datagram_bytes;
         let parity = apart && self.budget.pay(parity_bytes);
         if parity {
@@ -232,7 +235,7 @@ impl DatagramServer {
         self.counters
     }
 
-    /// Bytes of replies that are kept.
+    /// Bytes of replies in memory.
     #[cfg(test)]
     pub(super) fn kept_bytes(&self) -> usize {
         self.done_bytes
@@ -265,7 +268,7 @@ impl DatagramServer {
     }
 }
 
-/// Into how many parts a reply is cut, and how many of them only so that parity costs less.
+/// The number of parts of a reply, and the number of those that exist only to make parity cheaper.
 fn cut(bytes: usize, datagram_bytes: usize) -> (usize, usize) {
     let most = datagram_bytes.saturating_sub(PART_HEADER_BYTES).max(1);
     let fewest = bytes.div_ceil(most).max(1);

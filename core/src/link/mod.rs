@@ -5,13 +5,17 @@
 //! is cut into parts with one of parity, so that any one of them may be lost; what is still missing is
 //! asked for by name. What datagrams do not bring soon the caller has to send by stream.
 //!
-//! Promises: a request that goes in comes out exactly once, as a reply or as a request for the stream;
-//! a reply is of one execution, never put together from two; at most [`REDUNDANT_PER_MILLE`] of the
-//! bytes are redundant; memory is bounded by the constants here. It does not promise that the store
-//! executes a request once: only requests that change nothing are taken.
+//! Promises:
+//! - Each request that goes in comes out exactly once, as a reply or as a request for the stream.
+//! - The parts of a reply come from one execution, never from two.
+//! - At most [`REDUNDANT_PER_MILLE`] of the bytes are redundant.
+//! - The constants here bound the memory.
 //!
-//! Why a read may be answered from any moment between its being asked and its answer, and so from any
-//! of several executions, is said in `host/volume/reading.rs`.
+//! The store may execute a request more than once. So the client takes only requests that change
+//! nothing.
+//!
+//! The answer to a read may come from any moment between the request and the answer, and so from
+//! any of several executions. `host/volume/reading.rs` gives the reason.
 
 mod budget;
 mod datagram_client;

@@ -24,9 +24,9 @@ pub enum Packet {
         call: u64,
         /// 0 for the request and its second copy, then growing: the store answers each once.
         attempt: u8,
-        /// Which reply parts have arrived of; 0 for none.
+        /// The reply whose parts have arrived; 0 for none.
         reply: u16,
-        /// Which parts of that reply have arrived, a bit each.
+        /// The parts of that reply that have arrived, a bit each.
         have: u64,
         /// Head of the request's frame.
         head: Bytes,
@@ -45,8 +45,8 @@ pub enum Packet {
     },
 }
 
-/// A part of a reply, which is an encoded frame of `total` bytes in `count` parts of the same length,
-/// the last as long as what is left.
+/// A part of a reply. The reply is an encoded frame of `total` bytes in `count` parts. All parts
+/// have the same length but the last one, which has the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Number of the call.
@@ -55,7 +55,7 @@ pub struct Part {
     pub reply: u16,
     /// The attempt that it answers, which says how long the answer took.
     pub attempt: u8,
-    /// Which part; `count` is the parity, all parts XORed.
+    /// The number of the part; `count` is the parity, all parts XORed.
     pub index: u8,
     /// Data parts, 1 to [`MAX_PARTS`].
     pub count: u8,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const VOLUME: VolumeId = VolumeId(7);
-/// What an Ethernet path leaves of a packet of 1,472 bytes.
+/// The room that an Ethernet path leaves in a packet of 1,472 bytes.
 const DATAGRAM_BYTES: usize = 1430;
 
 /// A generator of numbers, good enough to lose packets with.
@@ -179,7 +179,7 @@ impl Rig {
                     self.at(self.net.one_way, Due::StreamAtHost(reply));
                 }
                 Due::StreamAtHost(frame) => self.replies.push((self.now, frame)),
-                // Another one has been set since.
+                // The machine has set another timer since.
                 Due::Timer if self.timer != Some(at.0) => continue,
                 Due::Timer => {
                     self.timer = None;
@@ -210,7 +210,7 @@ fn datagram(rig: &mut Rig, requests: u64) -> Vec<u64> {
         let (at, reply) = rig.replies.pop().unwrap();
         check(request, 16, &reply);
         took.push(at.since(begun).as_micros() as u64);
-        // Whatever is still under way arrives.
+        // All packets in flight arrive.
         rig.now = rig.now.after(Duration::from_micros(200));
     }
     took.sort_unstable();
@@ -223,7 +223,7 @@ fn percentile(sorted: &[u64], share: f64) -> u64 {
 
 #[test]
 fn loss_costs_a_lone_read_little_and_the_overhead_is_what_it_says() {
-    // What was asked for is a p99.9 of 8 ms at RTT 2 ms and a loss of 1 %.
+    // The target is a p99.9 of 8 ms at RTT 2 ms and a loss of 1 %.
     for (rtt, loss, p99, p999) in [
         (2, 0.0007, 2_000, 4_500),
         (2, 0.01, 4_000, 6_000),
@@ -247,7 +247,7 @@ fn loss_costs_a_lone_read_little_and_the_overhead_is_what_it_says() {
     }
 }
 
-/// Replies then come later than everything that is waited for: repeats, and the turn to the stream.
+/// Replies then come later than all waiting times: those for repeats, and the one for the stream.
 #[test]
 fn a_path_that_becomes_longer_costs_a_few_reads() {
     for (before, after) in [(100, 8), (200, 8), (1000, 8), (8000, 25), (100, 100), (8000, 400)] {

@@ -90,12 +90,12 @@ pub enum ToStore {
         name: String,
         /// Who asks.
         host: HostId,
-        /// What the host's journal holds, if it has one for this volume.
+        /// The state of the host's journal, if it has one for this volume.
         journal: Option<JournalState>,
-        /// Take the volume even from a host that is connected.
+        /// Take the volume even from a connected host.
         take_over: bool,
     },
-    /// Goes on with an epoch after the connection was lost.
+    /// Continues an epoch after the connection was lost.
     Resume {
         /// For the reply.
         request: RequestId,
@@ -103,10 +103,10 @@ pub enum ToStore {
         volume: VolumeId,
         /// The epoch to go on with.
         epoch: Epoch,
-        /// Who asks; must be who attached, and with the same key.
+        /// The requesting host; must be the host that attached, with the same key.
         host: HostId,
     },
-    /// Ends an epoch: everything acknowledged has been committed.
+    /// Ends an epoch: the store has committed every acknowledged write.
     Detach {
         /// For the reply.
         request: RequestId,
@@ -115,8 +115,8 @@ pub enum ToStore {
         /// The epoch that ends.
         epoch: Epoch,
     },
-    /// Writes to commit, all or none. The payload holds records in order of `seq`; numbers that were
-    /// overwritten within the batch may be missing.
+    /// Writes to commit, all or none. The payload holds records in order of `seq`. Numbers may be
+    /// missing that later ones of the batch overwrote.
     Batch {
         /// Which volume.
         volume: VolumeId,
@@ -127,13 +127,13 @@ pub enum ToStore {
         /// Last number of the batch.
         last: Seq,
     },
-    /// Ranges that were acknowledged to the initiator and have not been sent yet.
+    /// Ranges that the host acknowledged to the initiator and has not sent yet.
     Announce {
         /// Which volume.
         volume: VolumeId,
         /// The host's epoch.
         epoch: Epoch,
-        /// Forget what was announced before (first frame after attach or resume).
+        /// Forget earlier announcements (first frame after attach or resume).
         replace: bool,
         /// At most [`MAX_ANNOUNCE_ENTRIES`], in any order.
         entries: Vec<Announced>,
@@ -144,7 +144,7 @@ pub enum ToStore {
         request: RequestId,
         /// Which volume.
         volume: VolumeId,
-        /// The host's epoch; 0 for an observer, who reads what is committed and attaches nothing.
+        /// The host's epoch; 0 for an observer, which reads committed data and attaches nothing.
         epoch: Epoch,
         /// What to read.
         range: Range,
@@ -175,7 +175,7 @@ pub enum ToStore {
         volume: VolumeId,
         /// The host's epoch of that volume.
         epoch: Epoch,
-        /// What to copy: at most [`crate::block::MAX_STAGE_SECTORS`].
+        /// The range to copy: at most [`crate::block::MAX_STAGE_SECTORS`].
         range: Range,
         /// The volume that the object is for.
         into: VolumeId,
@@ -224,7 +224,7 @@ pub enum ToStore {
         epoch: Epoch,
         /// Of the question.
         barrier: u64,
-        /// The last number that the host had acknowledged when it was asked, or later.
+        /// The last number that the host had acknowledged at the request, or a later one.
         seq: Seq,
     },
     /// Something about tenants.
@@ -241,7 +241,7 @@ pub enum ToStore {
 pub struct Moment {
     /// The epoch in which the host learned of it.
     pub epoch: Epoch,
-    /// Whose epoch that was.
+    /// The host of that epoch.
     pub host: HostId,
     /// The last number that was committed then.
     pub seq: Seq,
@@ -278,7 +278,7 @@ pub enum ToHost {
     Committed {
         /// Which volume.
         volume: VolumeId,
-        /// The epoch it was told to.
+        /// The epoch of the host that gets this.
         epoch: Epoch,
         /// The last committed number.
         seq: Seq,
@@ -290,7 +290,7 @@ pub enum ToHost {
         /// The epoch that ended it.
         epoch: Epoch,
     },
-    /// A batch could not be taken; the connection stays, the host resumes.
+    /// The store could not take a batch; the connection stays, and the host resumes.
     BatchRefused {
         /// Which volume.
         volume: VolumeId,
@@ -349,7 +349,8 @@ pub enum ToHost {
         request: RequestId,
         /// Which volume.
         volume: VolumeId,
-        /// What was written between that moment and the request at least, or why there is no answer.
+        /// At least the writes between that moment and the request; or the reason why there is no
+        /// answer.
         result: Result<Changes, ReadError>,
     },
     /// Answers [`ToStore::Store`].
@@ -415,34 +416,34 @@ pub enum ToHost {
     },
 }
 
-/// What became of a volume since a moment.
+/// The writes of a volume since a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Changes {
-    /// At most [`MAX_CHANGED_RANGES`] ranges in order of address; nothing outside of them was
-    /// written. They may be wider than what was.
+    /// At most [`MAX_CHANGED_RANGES`] ranges in order of address. No write is outside of them. They
+    /// may be wider than the writes.
     Ranges(Vec<Range>),
-    /// The moment is not one of this log, or too long ago: anything may have been written.
+    /// The moment is not one of this log, or too long ago: writes may be anywhere.
     Unknown,
 }
 
-/// What is known of a second place of a volume's objects.
+/// The state of the replica of a volume's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplicaProgress {
     /// There is none.
     #[default]
     None,
-    /// There is one, and what is committed gets there later.
+    /// The installation has one, and committed writes get there later.
     Behind,
     /// Everything up to this number is there as well.
     InStep(Seq),
 }
 
-/// A part of what was staged.
+/// A part of the staged data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StagedRun {
     /// This many sectors never written or discarded.
     Hole(u64),
-    /// This many sectors that were zeroed.
+    /// This many zeroed sectors.
     Zero(u64),
     /// A data record of exactly these sectors of the volume that the object is for.
     Data {
@@ -453,13 +454,13 @@ pub enum StagedRun {
     },
 }
 
-/// Why nothing was staged.
+/// The reason why the store staged nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum StageError {
-    /// The range cannot be read.
+    /// The store cannot read the range.
     #[error(transparent)]
     Read(ReadError),
-    /// There is an object of that number.
+    /// An object of that number exists.
     #[error("an object of that number exists")]
     Exists,
     /// The store cannot do it: it does not know the volume to copy into.
@@ -467,12 +468,12 @@ pub enum StageError {
     Unsupported,
 }
 
-/// A range that was acknowledged and has not arrived.
+/// An acknowledged range that has not arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announced {
     /// Where.
     pub range: Range,
-    /// The last write in it: the entry is settled when this number is committed.
+    /// The last write in it: once the store has committed this number, the entry is settled.
     pub seq: Seq,
 }
 

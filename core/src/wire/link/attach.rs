@@ -5,7 +5,7 @@ use super::principal::KeyId;
 use crate::block::{Epoch, Seq, VolumeId};
 use serde::{Deserialize, Serialize};
 
-/// What a host's journal says of itself when the host attaches.
+/// The facts about a host's journal when the host attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalState {
     /// The volume it belongs to.
@@ -27,11 +27,11 @@ pub struct Attached {
     pub block_bytes: u32,
     /// The host's epoch.
     pub epoch: Epoch,
-    /// The last committed number: the journal's rest is shipped from here.
+    /// The last committed number: the host sends the rest of the journal from here.
     pub committed: Seq,
 }
 
-/// Why a volume cannot be attached.
+/// The reason why a host cannot attach a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum AttachError {
     /// No volume of that name or identity.
@@ -56,7 +56,7 @@ pub enum AttachError {
     Diverged {
         /// The journal's epoch.
         epoch: Epoch,
-        /// First number that was left behind.
+        /// First number that the other epoch left behind.
         from: Seq,
         /// Last number the journal holds.
         to: Seq,
@@ -84,7 +84,7 @@ pub enum AttachError {
     /// The credential may not attach it: why not, and who may.
     #[error("{0}")]
     Forbidden(String),
-    /// Another host has it, which is connected or was a moment ago.
+    /// Another host has it, and has a connection or had one a moment ago.
     #[error(
         "volume {volume} is in use by {}, which is connected or was a moment ago: stop that host or run `longhaul detach {volume}` there; \
          or take the volume from it with `longhaul attach {volume} --take-over`",
@@ -98,7 +98,7 @@ pub enum AttachError {
         /// Its credential and where it is, for people; empty if the store does not know.
         by: String,
     },
-    /// The epoch to resume was begun with another key than that of this session.
+    /// Another key than that of this session began the epoch to resume.
     #[error(
         "refused: the epoch belongs to key {key}: start the host with the credential with which it attached the volume, or \
          attach the volume anew (epoch {epoch})"

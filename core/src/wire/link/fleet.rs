@@ -1,4 +1,4 @@
-//! What the stores of an installation say to each other, and to hosts about each other.
+//! Messages between the stores of an installation, and messages to hosts about stores.
 
 use super::attach::{AttachError, JournalState};
 use super::ids::HostId;
@@ -7,7 +7,7 @@ use super::{KeyId, LiveInfo};
 use crate::block::{Epoch, VolumeId};
 use serde::{Deserialize, Serialize};
 
-/// Most stores of an installation that are told to hosts.
+/// Most stores of an installation in a message to hosts.
 pub const MAX_STORES: usize = 64;
 /// Most volumes of one [`StoreReport`].
 pub const MAX_SERVED: usize = 1300;
@@ -16,7 +16,7 @@ pub const MAX_SERVED_NAME_BYTES: usize = 64;
 
 const _: () = assert!(MAX_SERVED * 190 + 4096 <= MAX_HEAD_BYTES, "postcard takes ≤ 190 B a volume");
 
-/// The identity of a store, drawn at random when its state directory is made.
+/// The identity of a store, random at the creation of its state directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StoreId(pub u128);
 
@@ -34,12 +34,12 @@ impl std::str::FromStr for StoreId {
     }
 }
 
-/// What is asked of a store as such.
+/// An operation on the store itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StoreOperation {
-    /// What it is, and what it serves.
+    /// Asks for the store's report.
     Report,
-    /// What all stores of the installation are and serve, as far as it reaches them.
+    /// Asks for the reports of all stores of the installation that the store reaches.
     List,
     /// Something that stores have in common is no longer as it was: which stores there are, which
     /// volumes, which credentials count. It looks.
@@ -48,7 +48,7 @@ pub enum StoreOperation {
     Release {
         /// Which.
         volume: VolumeId,
-        /// Number of the lease by which the asked store is taken to have it.
+        /// Number of the lease by which the asking store believes the asked one to have it.
         lease: u64,
         /// Who wants it.
         host: HostId,
@@ -73,7 +73,7 @@ pub enum StoreOperation {
     Replica(ReplicaOperation),
     /// Asks for a certificate, from who is to become a store and has a token.
     Sign {
-        /// Who it is to be.
+        /// The identity that the new store wants.
         store: StoreId,
         /// A certificate signing request (PKCS #10, DER), of at most 4 KiB.
         request: Vec<u8>,
@@ -85,7 +85,7 @@ pub enum StoreOperation {
     },
 }
 
-/// What is asked about the second place of all objects.
+/// An operation on the replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplicaOperation {
     /// How it is doing.
@@ -94,11 +94,11 @@ pub enum ReplicaOperation {
     Add {
         /// Where, as `--data` of a store says it.
         location: String,
-        /// Whether nothing is committed before it is there as well.
+        /// Whether the store commits nothing before the replica has it as well.
         in_step: bool,
-        /// Addresses of the stores that wait there, which hosts are told.
+        /// Addresses of the standby stores, which hosts get.
         standby: Vec<String>,
-        /// Whether what is there may be lost.
+        /// Whether the replica may lose its content.
         discard: bool,
     },
     /// To have none any more.
@@ -110,27 +110,27 @@ pub enum ReplicaOperation {
     },
 }
 
-/// How the second place of all objects is doing, as a store sees it.
+/// The state of the replica, as a store sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaState {
     /// Where it is.
     pub location: String,
-    /// Whether nothing is committed before it is there as well.
+    /// Whether the store commits nothing before the replica has it as well.
     pub in_step: bool,
     /// Whether everything has been there once.
     pub built: bool,
     /// Addresses of the stores that wait there.
     pub standby: Vec<String>,
-    /// Operations of this store that are not done there.
+    /// Operations of this store that the replica has not executed.
     pub operations: u64,
-    /// Bytes of objects that are not there, as far as that is known.
+    /// Bytes of objects that the replica lacks, as far as known.
     pub bytes: u64,
     /// How long the oldest of them has been waiting, in milliseconds.
     pub lag_ms: u64,
-    /// Volumes of which it is not known yet what is missing; where commits wait, also those of which something is missing that
-    /// was committed before they did.
+    /// Volumes whose missing objects are unknown. Where commits wait for the replica, this also
+    /// counts volumes that lack earlier objects.
     pub unknown: u64,
-    /// Objects that were found missing and are being put, and how many of them are there.
+    /// Missing objects that the store has found, and the number of them that it has put.
     pub missing: (u64, u64),
     /// Bytes put there since the store has started, and those that were there from before.
     pub put_bytes: u64,
@@ -145,9 +145,9 @@ pub struct ReplicaState {
 pub enum Claim {
     /// It begins a new epoch.
     Attach {
-        /// What its journal says, if it has one.
+        /// The facts about its journal, if it has one.
         journal: Option<JournalState>,
-        /// Also if another host is connected.
+        /// Also if another host has a connection.
         take_over: bool,
     },
     /// It goes on with this epoch.
@@ -159,17 +159,17 @@ pub enum Claim {
 pub enum StoreReply {
     /// Done.
     Done,
-    /// What a store is and serves.
+    /// The report of a store.
     Report(StoreReport),
     /// The same of all.
     List(Vec<StoreState>),
-    /// The store that was asked does not use the volume, or no longer: it has nothing under way.
+    /// The asked store does not use the volume, or no longer: it has nothing in progress.
     Released,
     /// The host cannot have the volume, and the store goes on with it.
     Refused(AttachError),
-    /// So many hosts were asked to go to other stores.
+    /// The store asked this number of hosts to go to other stores.
     Moved(u32),
-    /// How the second place is doing, if there is one.
+    /// The state of the replica, if there is one.
     Replica(Option<ReplicaState>),
     /// Answers [`StoreOperation::Sign`].
     Signed {
@@ -177,14 +177,15 @@ pub enum StoreReply {
         certificate: Vec<u8>,
         /// The key of the CA, PKCS #8.
         ca_key: Vec<u8>,
-        /// The certificates that are accepted, as the stores share them, in JSON; empty if they are too many for a frame.
+        /// The accepted certificates, as the stores share them, in JSON; empty if they do not fit a
+        /// frame.
         list: Vec<u8>,
     },
     /// Answers [`StoreOperation::Renew`]: the certificate, in DER.
     Renewed(Vec<u8>),
 }
 
-/// What a store says of itself.
+/// The facts that a store reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreReport {
     /// Who it is.
@@ -210,7 +211,7 @@ pub struct StoreReport {
 pub struct Served {
     /// Which.
     pub volume: VolumeId,
-    /// What is known of it.
+    /// The state of the volume.
     pub live: LiveInfo,
 }
 
@@ -221,6 +222,6 @@ pub struct StoreState {
     pub id: StoreId,
     /// Where hosts reach it.
     pub addresses: Vec<String>,
-    /// What it says, without its volumes; nothing if it does not answer.
+    /// The report without its volumes; `None` if the store does not answer.
     pub report: Option<StoreReport>,
 }

@@ -13,14 +13,17 @@ use crate::record::{MAX_RECORD_BYTES, packed};
 pub const FRAME_PREFIX_BYTES: usize = 8;
 /// Largest head, in bytes.
 pub const MAX_HEAD_BYTES: usize = 256 << 10;
-/// Largest payload, in bytes: a batch, or a read of [`MAX_READ_SECTORS`] in which every sector comes
-/// from another record and so brings a block and a checksum of its own, or a record of one block.
+/// Largest payload, in bytes. A batch, or a read of [`MAX_READ_SECTORS`], has to fit. In the read
+/// every sector may come from another record, with a block and a checksum of its own, or a record
+/// of one block.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_BATCH_BYTES + (256 << 10);
 /// Largest batch, in bytes of records.
 pub const MAX_BATCH_BYTES: usize = 8 << 20;
-/// Records of a batch, and of a segment, that are aimed at, in bytes. A request to a bucket costs the same whatever its size,
-/// so these have 4 MiB of data and some to spare: for the headers of blocks of 4 KiB, an eightieth; for the next frame of
-/// a journal, that did not fit; and for the objects that the map takes, one for each fifteen segments or so.
+/// The target size of the records of a batch, and of a segment, in bytes. A request to a bucket
+/// costs the same whatever its size, so these have 4 MiB of data and some reserve. The reserve has
+/// room for the headers of blocks of 4 KiB, an eightieth. It has room for the next frame of a
+/// journal, which did not fit. It also pays for the objects of the map, about one for each fifteen
+/// segments.
 pub const BATCH_BYTES: usize = 5 << 20;
 /// Longest range of one [`ToStore::Read`], in sectors (1 MiB).
 pub const MAX_READ_SECTORS: u64 = 2048;

@@ -1,9 +1,9 @@
-//! Who is at the other end of a session, as its certificate says.
+//! The peer of a session, as its certificate says.
 
 use serde::{Deserialize, Serialize};
 
-/// Names the key of a certificate: the SHA-256 of its SubjectPublicKeyInfo (RFC 5280 §4.1.2.7). A certificate that is renewed
-/// with the same key has the same.
+/// Names the key of a certificate: the SHA-256 of its SubjectPublicKeyInfo (RFC 5280 §4.1.2.7). A
+/// renewed certificate with the same key has the same name.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyId(pub [u8; 32]);
 
@@ -24,7 +24,8 @@ impl std::fmt::Debug for KeyId {
     }
 }
 
-/// Whose a session is. All of it comes from the certificate that was verified; none from what the peer says of itself.
+/// The owner of a session. All facts come from the verified certificate, and none from the peer's
+/// messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// Serial number of the certificate, as the list of accepted ones has it.
@@ -40,7 +41,8 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// Of those who have no certificate: [`KeyId::NONE`], and all that the installation's own may do.
+    /// Of those who have no certificate: [`KeyId::NONE`], and all that the installation's own may
+    /// do.
     #[must_use]
     pub fn embedded() -> Principal {
         let (serial, name) = (String::new(), String::new());

@@ -1,4 +1,4 @@
-//! What is said about snapshots and clones.
+//! Messages about snapshots and clones.
 
 use super::limits::{MAX_HEAD_BYTES, MAX_NAME_BYTES};
 use crate::block::{Range, VolumeId};
@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// Most snapshots of one [`SnapshotReply::List`].
 pub const MAX_SNAPSHOTS_LISTED: usize = 512;
-/// Most snapshots of one [`SnapshotOperation::Usage`]: what each has of a map is in memory at a time.
+/// Most snapshots of one [`SnapshotOperation::Usage`]: the store holds a part of the map of each in
+/// memory at a time.
 pub const MAX_MAPS_COUNTED: usize = 64;
 
 const _: () = assert!(
@@ -17,7 +18,7 @@ const _: () = assert!(
 /// Something about the snapshots of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SnapshotOperation {
-    /// Takes one: what is committed when its turn has come.
+    /// Takes one: the committed content when its turn has come.
     Create {
         /// Its name, by the rules of volume names.
         snapshot: String,
@@ -26,14 +27,14 @@ pub enum SnapshotOperation {
         id: VolumeId,
         /// When, in seconds since 1970. The store fills this in, whatever it is.
         created: u64,
-        /// Whether a host that is connected is first asked for everything that it has acknowledged.
+        /// Whether the store first asks a connected host for all acknowledged writes.
         barrier: bool,
     },
     /// Lists them, the oldest first.
     List {
         /// Continue a long list after the snapshot of this segment; 0 from the beginning.
         after: u64,
-        /// Whether those that were deleted and stay for their clones are listed too.
+        /// Whether the list has deleted ones too that stay for their clones.
         hidden: bool,
     },
     /// Deletes one. One with clones is no longer seen, and goes with the last of these.
@@ -41,14 +42,14 @@ pub enum SnapshotOperation {
         /// Which.
         snapshot: String,
     },
-    /// Makes the volume what it was then, for nobody's epoch; the size stays. While a host that writes is connected it is
-    /// refused. Asking again is to roll back again.
+    /// Makes the volume what it was then, in an epoch without a host; the size stays. While a
+    /// writing host has a connection, the store refuses it. A repetition rolls back again.
     Rollback {
         /// To which.
         snapshot: String,
     },
-    /// Notes that a volume begins with what is in a snapshot, which stays as long as that volume. The
-    /// store makes the volume afterwards.
+    /// Notes that a volume begins with the content of a snapshot, which stays as long as that
+    /// volume. The store makes the volume afterward.
     Clone {
         /// Of which snapshot.
         snapshot: String,
@@ -59,26 +60,29 @@ pub enum SnapshotOperation {
     },
     /// A clone is gone, with everything that it consisted of. Stores say this to themselves.
     Forget {
-        /// The clone's identity. One that is not known is a success too.
+        /// The clone's identity. An unknown one is a success too.
         id: VolumeId,
     },
-    /// What differs between a snapshot and another one, or the volume as it is: what reads as it did, and was not
-    /// written in between, is left out. What the shell of a store answers, not an engine.
+    /// Returns the map diff of a snapshot and another one, or of a snapshot and the present volume.
+    /// It leaves out ranges that read as before and have no write in between. The store service
+    /// answers this, not an engine.
     Diff {
         /// The one.
         since: SnapshotKey,
         /// The other; without it the volume.
         until: Option<SnapshotKey>,
-        /// Of that one, and to be looked at from its start on.
+        /// The range of that one, which the store looks at from its start on.
         range: Range,
     },
-    /// How much of what is stored snapshots and the volume name. What the shell of a store answers, not an engine.
+    /// Returns the stored bytes that snapshots and the volume name. The store service answers this,
+    /// not an engine.
     Usage {
-        /// Which, at most [`MAX_MAPS_COUNTED`]; what they share is unique to none.
+        /// The snapshots, at most [`MAX_MAPS_COUNTED`]; data that several of them name is unique to
+        /// none.
         snapshots: Vec<SnapshotKey>,
-        /// The size in sectors of the volume, if what that names is counted with them.
+        /// The size in sectors of the volume, if the store counts the volume's data with them.
         volume: Option<u64>,
-        /// To be looked at from its start on.
+        /// The range, which the store looks at from its start on.
         range: Range,
     },
 }
@@ -96,7 +100,7 @@ impl SnapshotOperation {
 pub enum SnapshotReply {
     /// Taken.
     Taken(SnapshotInfo),
-    /// Snapshots in order of age; those that only clones need are left out.
+    /// Snapshots in order of age, without those that only clones need.
     List {
         /// At most [`MAX_SNAPSHOTS_LISTED`].
         snapshots: Vec<SnapshotInfo>,
@@ -105,7 +109,7 @@ pub enum SnapshotReply {
     },
     /// Deleted, forgotten.
     Done,
-    /// What a clone begins with is noted, and stays.
+    /// The log has noted the first content of a clone, which stays.
     Pinned {
         /// The clone's size in sectors.
         sectors: u64,
@@ -116,8 +120,8 @@ pub enum SnapshotReply {
     Diff {
         /// At most [`super::MAX_CHANGED_RANGES`], in order of address.
         ranges: Vec<Range>,
-        /// Between the start of the range asked for and this sector, which is at least one further; ask again from here
-        /// on.
+        /// Between the start of the range asked for and this sector, which is at least one further;
+        /// ask again from here on.
         end: u64,
     },
     /// What is named.
@@ -131,23 +135,23 @@ pub enum SnapshotReply {
     },
 }
 
-/// What the map of a snapshot or volume names, of some sectors.
+/// The use of some sectors by the map of a snapshot or volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapUsage {
     /// Which.
     pub id: VolumeId,
     /// Bytes that have data, as a client sees them.
     pub logical_bytes: u64,
-    /// Bytes that these take where they are stored, also if that is with a clone's parent.
+    /// The stored bytes of these, also if a clone's parent has them.
     pub referenced_bytes: u64,
-    /// Of those, what no other one that was counted with it names, nor a parent has.
+    /// The bytes of those that neither another counted map nor a parent names.
     pub unique_bytes: u64,
 }
 
-/// What a volume takes in the store's location, in bytes.
+/// The bytes of a volume in the store's location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredBytes {
-    /// Of segments, and of what was moved out of them.
+    /// The bytes of segments and bundles.
     pub segments: u64,
     /// Of staged objects.
     pub staged: u64,
@@ -155,7 +159,7 @@ pub struct StoredBytes {
     pub maps: u64,
 }
 
-/// Which snapshot, for those who have [`SnapshotInfo`] of it.
+/// Names a snapshot, for users of its [`SnapshotInfo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotKey {
     /// Its identity.
@@ -177,27 +181,27 @@ pub struct Parent {
     pub snapshot: VolumeId,
 }
 
-/// What is known of a snapshot.
+/// The facts about a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotInfo {
     /// Its name.
     pub name: String,
-    /// Its identity: it is read under it as a volume of its own.
+    /// Its identity: a host reads it under this identity as a volume of its own.
     pub id: VolumeId,
     /// It is what the volume was after this segment.
     pub segment: u64,
     /// Its size in sectors.
     pub sectors: u64,
-    /// When it was taken, seconds since 1970.
+    /// The time of the snapshot, seconds since 1970.
     pub created: u64,
     /// Clones that began with it and are still there.
     pub clones: u32,
-    /// It was deleted, and stays for these.
+    /// An operator deleted it, and it stays for these.
     pub hidden: bool,
 }
 
 impl SnapshotInfo {
-    /// What it is known by to whoever reads it.
+    /// The key of the snapshot for readers.
     pub fn key(&self) -> SnapshotKey {
         SnapshotKey { id: self.id, segment: self.segment, sectors: self.sectors }
     }
@@ -209,13 +213,13 @@ pub enum SnapshotError {
     /// No such snapshot.
     #[error("the volume has no such snapshot; `longhaul snapshot list` shows those there are")]
     NotFound,
-    /// The name is taken.
+    /// Another one has the name.
     #[error("the volume has a snapshot of that name; choose another name, or delete it first")]
     Exists,
-    /// The identity is taken.
+    /// Another one has the identity.
     #[error("that identity is in use already; ask again with another one")]
     IdTaken,
-    /// There are too many.
+    /// The volume has too many snapshots.
     #[error("the volume has {0} snapshots, the most that there may be; delete some first")]
     TooMany(u32),
     /// It would have too many parents.

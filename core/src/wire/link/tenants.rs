@@ -1,8 +1,8 @@
-//! What is said about tenants.
+//! Messages about tenants.
 
 use serde::{Deserialize, Serialize};
 
-/// What a tenant may have and do; nothing is no limit.
+/// The limits and permissions of a tenant; `None` is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantLimits {
     /// Most volumes.
@@ -24,10 +24,10 @@ pub enum TenantOperation {
     Create {
         /// Its name.
         tenant: String,
-        /// What it may have.
+        /// Its limits.
         limits: TenantLimits,
     },
-    /// Replaces what one may have and do. What it has already it keeps.
+    /// Replaces the limits and permissions of a tenant. The tenant keeps its volumes.
     Set {
         /// Which.
         tenant: String,
@@ -59,22 +59,22 @@ pub enum TenantReply {
     List(Vec<TenantInfo>),
 }
 
-/// What is known of a tenant.
+/// The facts about a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantInfo {
     /// Its name.
     pub name: String,
-    /// What it may have.
+    /// Its limits.
     pub limits: TenantLimits,
     /// Volumes that it has.
     pub volumes: u64,
     /// Bytes of these together, as large as they are.
     pub bytes: u64,
-    /// Volumes that are deleted and still there.
+    /// Deleted volumes that still have data.
     pub deleted: u64,
     /// Bytes that the data of all of these takes at the store.
     pub stored: u64,
-    /// Requests that wait at the store that was asked, for the limits on operations and bytes a second.
+    /// Requests that wait at the asked store for the limits on operations and bytes a second.
     pub waiting_requests: u64,
     /// Bytes that these are about.
     pub waiting_bytes: u64,

@@ -1,4 +1,4 @@
-//! What is said about volumes that are deleted and still there.
+//! Messages about deleted volumes that still have data.
 
 use super::limits::{MAX_HEAD_BYTES, MAX_NAME_BYTES};
 use crate::block::VolumeId;
@@ -12,7 +12,7 @@ const _: () = assert!(
     "postcard takes ≤ 19 B for an identity and ≤ 10 B for a number"
 );
 
-/// Something about volumes that are deleted.
+/// An operation on deleted volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrashOperation {
     /// Lists them, by identity.
@@ -20,8 +20,8 @@ pub enum TrashOperation {
         /// Continue a long list after this one; 0 from the beginning.
         after: VolumeId,
     },
-    /// Gives one a name again: it is what it was, with its snapshots. A volume that has that name and identity already is a
-    /// success too.
+    /// Gives one a name again: it is what it was, with its snapshots. A volume that has that name
+    /// and identity already is a success too.
     Restore {
         /// Which.
         volume: VolumeId,
@@ -35,7 +35,8 @@ pub enum TrashOperation {
     },
 }
 
-/// The outcome of a [`TrashOperation`] that succeeded, but for a restored volume, which is shown like any other.
+/// The outcome of a successful [`TrashOperation`]. A restored volume appears like any other
+/// instead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrashReply {
     /// Those there are.
@@ -49,7 +50,7 @@ pub enum TrashReply {
     Purged,
 }
 
-/// What is known of a deleted volume.
+/// The facts about a deleted volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeletedInfo {
     /// The name that it had.
@@ -58,8 +59,8 @@ pub struct DeletedInfo {
     pub id: VolumeId,
     /// Its size in sectors.
     pub sectors: u64,
-    /// When it was deleted, seconds since 1970.
+    /// The time of its deletion, seconds since 1970.
     pub deleted: u64,
-    /// When its data goes, by the store that was asked.
+    /// The time at which the asked store would remove its data.
     pub until: u64,
 }

@@ -1,4 +1,4 @@
-//! What is said about volumes as a whole.
+//! Messages about whole volumes.
 
 use super::ids::HostId;
 use super::{
@@ -48,7 +48,7 @@ pub enum VolumeOperation {
     GetAttribute {
         /// Of which volume.
         volume: VolumeId,
-        /// Which attribute: at most 32 small letters and dashes.
+        /// The name of the attribute: at most 32 small letters and dashes.
         attribute: String,
     },
     /// Replaces an attribute, all of it or nothing.
@@ -104,32 +104,32 @@ pub enum VolumeReply {
     Volume(VolumeInfo),
     /// All volumes, by name.
     List(Vec<VolumeInfo>),
-    /// What is lost, as long as the host does not come back.
+    /// The lost ranges, as long as the host does not come back.
     Lost {
         /// The host that acknowledged it.
         host: Option<HostId>,
-        /// Whether that host is connected: then the ranges are merely under way.
+        /// Whether that host has a connection: then the ranges are merely in flight.
         connected: bool,
         /// Whether the host ended its epoch in order.
         clean: bool,
-        /// Whether ranges were widened because there were too many to remember each.
+        /// Whether the store widened ranges because they were too many to remember each.
         rounded: bool,
         /// At most [`super::MAX_STATUS_RUNS`] ranges in order of address.
         ranges: Vec<Range>,
         /// Whether more follow: ask again from the end of the last.
         more: bool,
     },
-    /// An attribute; empty if it was never set.
+    /// An attribute; empty if no host has set it.
     Attribute(Vec<u8>),
-    /// What became of the operation on snapshots.
+    /// The outcome of the operation on snapshots.
     Snapshot(SnapshotReply),
-    /// What a volume takes.
+    /// The bytes of a volume.
     Stored(StoredBytes),
-    /// What became of the operation on deleted volumes.
+    /// The outcome of the operation on deleted volumes.
     Trash(TrashReply),
 }
 
-/// What is known of a volume.
+/// The facts about a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
     /// Its name.
@@ -140,17 +140,17 @@ pub struct VolumeInfo {
     pub sectors: u64,
     /// Logical block size in bytes.
     pub block_bytes: u32,
-    /// When it was created, seconds since 1970.
+    /// The time of its creation, seconds since 1970.
     pub created: u64,
-    /// What an open volume knows in addition.
+    /// The additional facts about an open volume.
     pub live: Option<LiveInfo>,
-    /// Why nobody can use it, if what describes it is damaged: then no more than its name is known, and the rest is
-    /// zero.
+    /// The damage of its description, if there is any. Then the volume is unusable: only its name
+    /// is known, and the rest is zero.
     pub damaged: Option<String>,
 }
 
 impl VolumeInfo {
-    /// What is known of a volume of which nothing can be read but the name.
+    /// The facts about a volume of which the store can read only the name.
     #[must_use]
     pub fn unusable(name: String, reason: String) -> VolumeInfo {
         let (id, damaged) = (VolumeId(0), Some(reason));
@@ -158,16 +158,16 @@ impl VolumeInfo {
     }
 }
 
-/// What the store knows of a volume once it has opened it.
+/// The facts that the store knows of a volume once it has opened it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveInfo {
     /// Current epoch.
     pub epoch: Epoch,
-    /// Who attached it last.
+    /// The host that attached it last.
     pub host: Option<HostId>,
     /// Its credential and where it is or was, for people; empty if the store does not know.
     pub name: String,
-    /// Whether that host is connected.
+    /// Whether that host has a connection.
     pub connected: bool,
     /// Since when it is not, as seconds since 1970, if the store has seen that.
     pub silent_since: Option<u64>,
@@ -177,8 +177,8 @@ pub struct LiveInfo {
     pub committed: Seq,
     /// Segments in the log.
     pub segments: u64,
-    /// Bytes of data the map refers to, at most: what was overwritten or discarded may count until parts of
-    /// the map are merged.
+    /// The upper bound of the bytes of data that the map refers to. Overwritten or discarded data
+    /// may count until the store has merged parts of the map.
     pub mapped_bytes: u64,
     /// Bytes announced and not committed.
     pub announced_bytes: u64,
@@ -190,13 +190,13 @@ pub enum VolumeError {
     /// No such volume.
     #[error("there is no such volume; `longhaul volume list` shows those there are")]
     NotFound,
-    /// The name is taken.
+    /// Another volume has the name.
     #[error("a volume of that name exists; choose another name, or delete it first")]
     Exists,
-    /// Name, size or block size is not allowed.
+    /// The name, size or block size is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// A host has it attached: it is connected, or may be on its way back.
+    /// A host has it attached, and has a connection or may be on its way back.
     #[error(
         "host {0} has the volume attached; stop that host first, or wait for 10 s if it is gone"
     )]
@@ -207,18 +207,19 @@ pub enum VolumeError {
     /// The epoch is over.
     #[error("epoch {0} has ended the one in which this was asked for")]
     Fenced(Epoch),
-    /// What an operation on snapshots says of them.
+    /// An error of an operation on snapshots.
     #[error(transparent)]
     Snapshot(SnapshotError),
     /// The credential may not do that: why not, and who may.
     #[error("{0}")]
     Forbidden(String),
-    /// An attribute does not have the value that was to be replaced.
+    /// An attribute does not have the value that the request wants to replace.
     #[error("somebody else has changed it meanwhile: look at it, and try again")]
     Changed,
 }
 
-/// What stands for the value of an attribute: its SHA-256. The one of no bytes stands for an attribute that is not set.
+/// The digest that stands for the value of an attribute: its SHA-256. That of no bytes stands for
+/// an attribute without a value.
 #[must_use]
 pub fn attribute_digest(data: &[u8]) -> [u8; 32] {
     Sha256::digest(data).into()
