@@ -1,8 +1,9 @@
 //! The commands' end of the HTTP API.
 //!
-//! A store is asked over HTTP. Where that is not reached, because only UDP gets through, the
-//! same requests are answered within the process by what answers them at a store, over a link: so a command knows of
-//! one way only. Which it is is decided when connecting, and by nothing that a store answers.
+//! A command sends its requests over HTTP. It may be that HTTP does not get through, because only
+//! UDP does. Then the server's code answers the same requests within this process, over a link to
+//! the store. So a command knows only one interface. The choice falls when the command connects.
+//! Answers of a store do not change it.
 
 use super::serve::{Routes, service};
 use super::session::{Caller, STORES};

@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(serde_json::to_string(&failure.kind).unwrap(), text);
             assert_eq!(serde_json::from_str::<ProblemKind>(text).unwrap(), failure.kind);
         }
-        // What a later store may say.
+        // Later stores may add kinds.
         let odd = r#"{"error": "x", "kind": "odd"}"#;
         assert_eq!(serde_json::from_str::<Problem>(odd).unwrap().kind, ProblemKind::Failed);
     }

@@ -115,7 +115,7 @@ pub async fn of_volume(
 /// Gives a new volume its first data key, with a slot for each of `openers`.
 ///
 /// # Errors
-/// If the store fails, or the volume has been attached meanwhile.
+/// If the store fails, or a host has attached the volume meanwhile.
 pub async fn encrypt(requests: &Requests, info: &VolumeInfo, openers: &[Opener]) -> Result<()> {
     let keys = BTreeMap::from([(1, DataKey::new(random::secret()?))]);
     let secret = Secret::draw()?;

@@ -236,7 +236,7 @@ async fn delete_volume(
     Path(name): Path<String>,
     Query(Deletion { now }): Query<Deletion>,
 ) -> Result<StatusCode, Failure> {
-    // What is there is asked for by name, what is deleted by identity.
+    // An existing volume goes by name, a deleted one by identity.
     let shown = if now { Some(queries::info(&session, &name).await?.id) } else { None };
     session.volume(VolumeOperation::Delete { name }).await?;
     if let Some(volume) = shown {

@@ -231,8 +231,8 @@ async fn evacuate(to: &StoresArgs, id: Option<&str>, on: bool, limit: Duration) 
     }
     if on && left > 0 {
         bail!(
-            "{left} hosts are still at store {store}: they do not reach another one, or were given this one with --store; \
-             when it is stopped they wait until it is back"
+            "{left} hosts are still at store {store}: they reach no other one, or have this one by \
+             --store; when it stops, they wait until it is back"
         );
     }
     Ok(())

@@ -89,7 +89,7 @@ impl Bitmaps {
     }
 }
 
-/// Nothing if the link was lost.
+/// `None` if the link was lost.
 async fn ask(
     router: &Router,
     volume: &str,

@@ -64,13 +64,13 @@ pub struct HostReport {
     pub stopping: bool,
     /// By name.
     pub volumes: Vec<VolumeReport>,
-    /// Descriptions in the state directory that cannot be read.
+    /// Unreadable descriptions in the state directory.
     pub damaged: Vec<DamagedReport>,
-    /// Where NBD is served.
+    /// The addresses of NBD.
     pub nbd: Vec<String>,
     /// NBD clients have to use TLS.
     pub nbd_tls: bool,
-    /// Where iSCSI is served.
+    /// The addresses of iSCSI.
     pub iscsi: Vec<String>,
     /// To the store.
     pub link: LinkStatus,
@@ -208,10 +208,10 @@ pub struct RatioReport {
 /// The store's word on a volume.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AtStoreReport {
-    /// Whether new data is refused because the tenant is over its quota of stored bytes.
+    /// Whether the store refuses new data because the tenant is over its quota of stored bytes.
     pub no_space: bool,
-    /// Whether the store has a replica, as it says: `none`, `behind`, or `in step` if what is
-    /// committed is there as well.
+    /// Whether the store has a replica, as it says: `none`, `behind`, or `in step` if the replica
+    /// has all committed data.
     pub replica: String,
 }
 
@@ -337,11 +337,11 @@ pub struct CacheReport {
     pub forgotten_bytes: u64,
     /// Blocks of 4 KiB that the disk did not return as written.
     pub damaged_blocks: u64,
-    /// Bytes of the volume that are pinned.
+    /// Bytes of the volume that pins cover.
     pub pinned_bytes: u64,
     /// Bytes of these that are there.
     pub pinned_valid_bytes: u64,
-    /// Most bytes that may be pinned.
+    /// Most bytes that pins may cover.
     pub pinned_most_bytes: u64,
     /// The last warming by command, if there was one.
     pub warming: Option<WarmReport>,

@@ -1,7 +1,7 @@
-//! The host's side of the link: it comes back by itself, whatever happens, until it is closed.
+//! The host's side of the link: it reconnects by itself until its owner closes it.
 //!
-//! It runs in a thread of its own. Frames that are sent while it is down are dropped: who sends them
-//! sends again after [`LinkEvent::Up`] what still matters.
+//! It runs in a thread of its own. Frames that the host sends without a connection are lost. After
+//! [`LinkEvent::Up`] their sender sends again those that still matter.
 
 use super::Transport;
 use super::connect::{self, Known, Opening, Senders};
@@ -28,18 +28,18 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 /// worth a packet now and then. The attempt itself takes seconds.
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// What the link tells the host.
+/// An event for the host.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are frames")]
 pub enum LinkEvent {
-    /// The store is connected and has said Hello. Nothing that was sent before reaches it any more, except
-    /// since a [`LinkEvent::Early`] just before.
+    /// The store is connected and has said Hello. No earlier frame reaches it any more, except
+    /// those since a [`LinkEvent::Early`] just before.
     Up {
         /// Address of the store, as configured or learned.
         peer: String,
-        /// What the store says of itself.
+        /// The store's name of its software.
         software: String,
-        /// Version of the protocol that is spoken.
+        /// Version of the protocol on this connection.
         version: u16,
     },
     /// A store that was connected before is tried again, and what is sent now of
@@ -48,14 +48,15 @@ pub enum LinkEvent {
     Early,
     /// An attempt to connect came to nothing, [`Client::status`] says why; another one follows.
     Unreachable,
-    /// The connection is over; another one is being tried. Nothing is said of one that [`Client::close`] has ended.
+    /// The connection is over, and the link tries another one. For a connection that
+    /// [`Client::close`] has ended the event does not come.
     Down {
         /// Why.
         reason: String,
     },
     /// A frame from the store.
     Frame(Frame<ToHost>),
-    /// These are the stores there are, to be remembered.
+    /// The present list of stores, which the host remembers.
     Stores(Vec<String>),
 }
 
@@ -66,19 +67,19 @@ pub struct LinkStatus {
     pub up: bool,
     /// Seconds in this state.
     pub since_seconds: f64,
-    /// Address of the store that is or was connected last.
+    /// Address of the present or the last connected store.
     pub peer: Option<String>,
     /// `quic` or `tcp`, while up.
     pub transport: Option<String>,
     /// Round-trip time in milliseconds, while up.
     pub rtt_ms: Option<f64>,
-    /// What is known of the path to the store, while up.
+    /// The facts about the path to the store, while up.
     pub path: Option<PathStatus>,
-    /// Packets that were sent and count as lost, over all connections.
+    /// Packets that count as lost, over all connections.
     pub lost_packets: u64,
     /// Bytes in them.
     pub lost_bytes: u64,
-    /// Those that were lost while the queue was long.
+    /// The lost ones of a time with a long queue.
     pub queue_lost_bytes: u64,
     /// Bytes sent in datagrams, over all connections.
     pub sent_bytes: u64,
@@ -88,7 +89,7 @@ pub struct LinkStatus {
     pub last_error: Option<String>,
     /// Connections after the first.
     pub reconnects: u64,
-    /// Addresses that are tried.
+    /// Addresses that the link tries.
     pub stores: Vec<String>,
     /// Small reads in datagrams, over all connections.
     pub datagrams: DatagramStatus,
@@ -96,14 +97,14 @@ pub struct LinkStatus {
     pub early: EarlyStatus,
 }
 
-/// Totals of connections that were begun with data (0-RTT), since the start.
+/// Totals of connections that began with data (0-RTT), since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct EarlyStatus {
     /// Begun with data.
     pub offered: u64,
     /// Of them answered by a store that took it.
     pub accepted: u64,
-    /// Of them answered by a store that did not: the data was sent again.
+    /// Those to a store that answered and did not accept the data: the host sent it again.
     pub rejected: u64,
 }
 
@@ -112,15 +113,15 @@ pub struct EarlyStatus {
 pub struct DatagramStatus {
     /// Requests.
     pub requests: u64,
-    /// Requests sent again because something was lost or late.
+    /// Requests that the host sent again after a loss or a delay.
     pub repeats: u64,
-    /// Replies of which a lost part was made from the parity.
+    /// Replies with a lost part that the host made from the parity.
     pub recovered: u64,
     /// Requests that went by stream after all.
     pub by_stream: u64,
-    /// Bytes of requests and replies that were needed, with packet headers.
+    /// Bytes of necessary requests and replies, with packet headers.
     pub useful_bytes: u64,
-    /// Bytes of second copies, of parity that was not needed, and of what came twice.
+    /// Bytes of second copies, of unneeded parity, and of parts that came twice.
     pub redundant_bytes: u64,
 }
 
@@ -162,7 +163,7 @@ struct State {
     connections: u64,
     /// Those to try, in order.
     stores: Vec<String>,
-    /// Those that were given, and are never forgotten.
+    /// The addresses from the caller, which the link never forgets.
     given: Vec<String>,
     early: Arc<EarlyCounters>,
 }
@@ -171,7 +172,7 @@ impl State {
     /// A store has said which stores there are; returns whether that is new.
     fn learn(&mut self, said: &[String], all: bool) -> bool {
         let mut stores = said.to_vec();
-        // One that is to be left names only those to go to.
+        // A store that wants to be left names only the stores to go to.
         stores.extend(if all { self.given.clone() } else { self.stores.clone() });
         let mut seen = BTreeSet::new();
         stores.retain(|store| seen.insert(store.clone()));
@@ -182,11 +183,11 @@ impl State {
 }
 
 impl Client {
-    /// Starts connecting to the store of a credential, or to the one at `store`.
+    /// Starts to connect to the store of a credential, or to the one at `store`.
     ///
     /// # Errors
-    /// If the credential cannot be used or the thread not be started. That the store cannot be
-    /// reached is no error: it is tried until it can.
+    /// If the credential is unusable, or the process cannot start the thread. An unreachable store
+    /// is no error: the link tries until it reaches one.
     pub fn start(
         credential: Credential,
         store: Option<String>,
@@ -278,8 +279,8 @@ impl Client {
         }
     }
 
-    /// Sends what is queued, as far as that takes no longer than two seconds, closes the connection
-    /// and waits for the link's thread. Not to be called from that thread.
+    /// Sends the queued frames for at most two seconds, closes the connection and waits for the
+    /// link's thread. Not for calls from that thread.
     pub fn close(&self) {
         self.inner.closing.send_replace(true);
         if let Some(thread) = lock(&self.inner.thread).take() {
@@ -340,7 +341,7 @@ async fn run(
             Ok((other, established)) => {
                 if let Some(other) = other {
                     dialer = other;
-                    // What was queued for the store that is known goes nowhere.
+                    // Frames in the queue for the remembered store are lost.
                     if is_early && events.send(LinkEvent::Unreachable).is_err() {
                         break;
                     }
@@ -394,9 +395,10 @@ async fn run(
 
 /// How a connection ended.
 enum Ended {
-    /// The link is to be closed.
+    /// The owner closes the link.
     Closed,
-    /// It is to be connected again; the store if it said Hello and nothing speaks against it.
+    /// The link has to connect again. Has the store, if it said Hello and nothing speaks against
+    /// it.
     Lost(Option<Known>),
     /// Another store is connected already.
     Moved(Box<Found>),
@@ -422,8 +424,8 @@ async fn session(
         version: established.version,
     };
     let mut learned = None;
-    // Of a store that is spoken to before its Hello has come, that is learned from when the connection ends; unless it has said
-    // something newer by then.
+    // The store's Hello has its list of stores. If the link does not wait for the Hello, it learns
+    // the list at the end of the connection. A newer list from the store goes first.
     let heard = Arc::new(AtomicBool::new(greeting.get().is_some()));
     {
         let mut state = lock(&inner.state);
@@ -435,7 +437,7 @@ async fn session(
         if !fixed && let Some(greeting) = greeting.get() {
             learned = state.learn(&greeting.stores, true).then(|| state.stores.clone());
         }
-        // The one that answered is the first to be tried next time.
+        // The store that answered is the first to try next time.
         if let Some(at) = state.stores.iter().position(|store| *store == peer) {
             state.stores[..=at].rotate_right(1);
         }
@@ -446,7 +448,7 @@ async fn session(
     if let Some(stores) = learned {
         open &= events.send(LinkEvent::Stores(stores)).is_ok();
     }
-    // The store wants to be left, for one of these.
+    // The store wants the host to go to one of these.
     let (told, leave) = watch::channel(Vec::new());
     let deliver = {
         let (events, inner, told) = (events.clone(), inner.clone(), Arc::new(told));
@@ -533,7 +535,7 @@ async fn session(
             open &= events.send(LinkEvent::Stores(state.stores.clone())).is_ok();
         }
     }
-    // Whoever has closed it knows.
+    // The part that closed it knows.
     if closed {
         return Ended::Closed;
     }

@@ -26,7 +26,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Where frames for the store go in, by lane.
 pub(super) type Senders = [UnboundedSender<Frame<ToStore>>; Lane::ALL.len()];
 
-/// What a store says of itself in its Hello.
+/// The facts that a store reports in its Hello.
 #[derive(Clone, Debug)]
 pub(super) struct Greeting {
     /// Of the protocol.
@@ -35,7 +35,7 @@ pub(super) struct Greeting {
     pub stores: Vec<String>,
 }
 
-/// A store that was connected a moment ago, and that nothing speaks against taking for what it was then.
+/// A store with a connection a moment ago. Nothing indicates that it is another one now.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub address: String,
@@ -48,7 +48,7 @@ pub(super) struct Known {
 pub(super) struct Opening {
     pub senders: Senders,
     queues: [UnboundedReceiver<Frame<ToStore>>; Lane::ALL.len()],
-    /// If the store that is known is to be sent data at once.
+    /// If the host sends data to the remembered store at once.
     pub early: bool,
 }
 
@@ -63,9 +63,9 @@ impl Opening {
 
 /// A connection that has said Hello.
 ///
-/// With a store that is known its answer is not waited for: what follows Hello does so in the same flight,
-/// a round trip sooner. The answer is still the first frame of the control lane, and if it is another than
-/// expected the connection ends before anything else from the store is taken.
+/// With a remembered store the host does not wait for the answer: the next frames follow Hello in
+/// the same flight, a round trip sooner. The answer is still the first frame of the control lane.
+/// If it is unexpected, the connection ends before the host takes anything else from the store.
 pub(super) struct Established {
     /// Of the protocol.
     pub version: u16,
@@ -82,10 +82,10 @@ pub(super) struct Established {
     control: FrameReader,
 }
 
-/// Tries addresses in order until a store says Hello, or is `known` to.
+/// Tries addresses in order until a store says Hello, or is the `known` one.
 ///
 /// # Errors
-/// What each address said.
+/// The error of each address.
 pub(super) async fn connect(
     dialer: &mut Dialer,
     addresses: &[String],
@@ -118,7 +118,7 @@ pub(super) async fn connect(
     Err(errors)
 }
 
-/// What kept us from a store, in one line.
+/// The reasons why no store answered, in one line.
 pub(super) fn describe(errors: &[(String, LinkError)]) -> String {
     if errors.is_empty() {
         return "no address of a store is known: give one with --store HOST:PORT".to_owned();
@@ -129,7 +129,7 @@ pub(super) fn describe(errors: &[(String, LinkError)]) -> String {
     lines.join("; ")
 }
 
-/// A connection on which Hello has been said.
+/// A connection on which the host has said Hello.
 struct Made {
     connection: Arc<dyn Connection>,
     lanes: Lanes,
@@ -226,7 +226,7 @@ async fn greet(
     Ok(Made { connection, lanes, control, expected, greeting })
 }
 
-/// What the store's first frame says; closes the connection if the store is none to talk to.
+/// Reads the store's first frame; closes the connection if the store is unusable.
 fn greeting(
     reply: Option<Frame<ToHost>>,
     connection: &dyn Connection,
@@ -244,7 +244,7 @@ fn greeting(
     Ok(Greeting { version, software: bounded(&software), stores })
 }
 
-/// Takes the Hello that was not waited for.
+/// Takes the Hello that the host did not wait for.
 async fn late_greeting(
     control: &mut FrameReader,
     connection: &dyn Connection,
@@ -264,8 +264,8 @@ async fn late_greeting(
     Ok(())
 }
 
-/// Moves frames in both directions until the connection breaks, which is an error, or every sender
-/// has been dropped and all is delivered, or `deliver` returns false.
+/// Moves frames in both directions. It ends when the connection breaks, which is an error, or when
+/// `deliver` returns false. It also ends when every sender is gone and all frames have arrived.
 pub(super) async fn pump(
     connection: Arc<dyn Connection>,
     moving: Moving,
@@ -369,12 +369,12 @@ fn flatten(result: Result<Result<(), LinkError>, tokio::task::JoinError>) -> Res
     result.unwrap_or_else(|error| Err(LinkError::Lost(format!("a task of ours failed: {error}"))))
 }
 
-/// Lets what is queued go out, within limits.
+/// Sends the queued frames, within limits.
 pub(super) async fn flushed(pump: impl Future<Output = Result<(), LinkError>>) {
     let _ = tokio::time::timeout(FLUSH_TIMEOUT, pump).await;
 }
 
-/// Stands in for a stream that has been taken out.
+/// Replaces a stream that another part has taken.
 struct Nothing;
 
 #[async_trait::async_trait]

@@ -1,11 +1,12 @@
 //! The store's side of the link: sessions of hosts, and the frames they send.
 //!
-//! Memory is bounded for each session: a lane is not read while its frames are not taken, while its
-//! replies are not received by the host, while [`MAX_UNANSWERED`] of its reads wait for a reply, or,
-//! for the drain lane, while [`Listener::pause_drain`] says so. For all sessions, and those of each party, it is by
-//! what answers, and batches that are not stored, count for ([`Answers`]): if there is no more room for them, what asks for
-//! the next answer, or the next batch, is not taken in. Requests in datagrams have bounds of
-//! their own, see [`longhaul_core::link`].
+//! Each session has bounded memory. The listener does not read a lane while the store does not take
+//! its frames, or the host does not receive its replies. The same holds while [`MAX_UNANSWERED`] of
+//! its reads wait for a reply. It does not read the drain lane while [`Listener::pause_drain`] says
+//! so. All sessions together, and those of each party, have a bound too ([`Answers`]). It counts
+//! the bytes of the answers, and of the batches that the store has not stored. Without room, the
+//! listener does not take in the next question or the next batch. Requests in datagrams have bounds
+//! of their own, see [`longhaul_core::link`].
 
 use super::answers::{Answers, Budgets};
 use super::error::{CloseCode, LinkError};
@@ -32,18 +33,18 @@ use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender, channel, unbounded_ch
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
-/// A lane with more bytes of unsent replies than this is not read.
+/// The listener does not read a lane with more bytes of unsent replies than this.
 const MAX_BACKLOG_BYTES: usize = 16 << 20;
-/// A lane for reads with this many requests without a reply is not read: with a reply of 1 MiB each,
-/// this is what a host that asks and does not listen can make the store hold. As many as an engine
-/// reads at a time.
+/// The listener does not read a lane for reads with this many requests without a reply. With a
+/// reply of 1 MiB each, this is the memory that a host can take if it asks and does not listen. An
+/// engine reads as many at a time.
 const MAX_UNANSWERED: usize = 256;
-/// Frames of all sessions that wait to be taken.
+/// Frames of all sessions that wait for the store service.
 const MAX_WAITING_FRAMES: usize = 64;
-/// How often sessions are checked for withdrawn credentials.
+/// The pause between checks of the sessions for withdrawn credentials.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What happens at a listener.
+/// An event of a listener.
 #[derive(Debug)]
 pub enum ListenerEvent {
     /// A host said Hello.
@@ -52,9 +53,9 @@ pub enum ListenerEvent {
         session: u64,
         /// Where the host is.
         peer: SocketAddr,
-        /// Whose certificate it has shown.
+        /// The owner of the certificate that it has shown.
         principal: Principal,
-        /// What it says of itself.
+        /// The host's name of its software.
         software: String,
     },
     /// A frame of an open session.
@@ -83,8 +84,8 @@ pub struct Listener {
     tasks: JoinSet<()>,
 }
 
-/// The places of sessions over links: of hosts and commands by whose they are and by where they come from, and of
-/// other stores.
+/// The places of sessions over links: of hosts and commands by whose they are and by where they
+/// come from, and of other stores.
 struct Seats {
     parties: Places<String>,
     addresses: Places<Who>,
@@ -131,7 +132,7 @@ struct Shared {
     /// Sessions that were begun with data.
     early: AtomicU64,
     issued: Arc<Issued>,
-    /// Addresses of all stores, which hosts are told.
+    /// Addresses of all stores, which hosts get.
     stores: Mutex<Vec<String>>,
     versions: (u16, u16),
     next: AtomicU64,
@@ -139,7 +140,8 @@ struct Shared {
     refusals: OnceLock<Refusals>,
 }
 
-/// Is told from where somebody was not let in because of the credential, and why. It must not wait.
+/// Hears of each client that the store refuses because of its credential: its address, and the
+/// reason. It must not wait.
 pub type Refusals = Box<dyn Fn(SocketAddr, &str) + Send + Sync>;
 
 struct Session {
@@ -150,9 +152,9 @@ struct Session {
     lanes: [(UnboundedSender<Queued<ToHost>>, Arc<Backlog>); Lane::ALL.len()],
     answers: Arc<Answers>,
     paused: watch::Sender<bool>,
-    /// What is left of [`MAX_UNANSWERED`] by lane.
+    /// The rest of [`MAX_UNANSWERED`] by lane.
     unanswered: [Arc<Semaphore>; Lane::ALL.len()],
-    /// A commit was sent, which a flush may wait for.
+    /// The session has sent a commit, which a flush may wait for.
     committed: Arc<Notify>,
     datagrams: Arc<datagrams::Replies>,
 }
@@ -162,8 +164,8 @@ fn is_for_reads(lane: Lane) -> bool {
     matches!(lane, Lane::Read | Lane::ReadAhead)
 }
 
-/// Whether a frame is taken from a host that has not [proven](Connection::proven) that it is there: it
-/// changes nothing, however often and late it comes.
+/// Whether the listener takes a frame from a host that has not [proven](Connection::proven) that it
+/// is there. Such a frame changes nothing, however often and late it comes.
 fn may_be_early(message: &ToStore) -> bool {
     matches!(message, ToStore::EarlyRead { .. })
 }
@@ -263,7 +265,7 @@ impl Listener {
         });
     }
 
-    /// Says from now on who is not let in. The first one who asks for that is told.
+    /// Reports each refused client from now on. Only the first caller gets the reports.
     pub fn on_refused(&self, refusals: Refusals) {
         let _ = self.shared.refusals.set(refusals);
     }
@@ -273,7 +275,7 @@ impl Listener {
         Door { shared: self.shared.clone() }
     }
 
-    /// The next event. A call that is cancelled loses nothing.
+    /// The next event. A canceled call loses nothing.
     pub async fn event(&mut self) -> Option<ListenerEvent> {
         self.events.recv().await
     }
@@ -307,7 +309,8 @@ impl Listener {
         let _ = sender.send(Queued { frame, answer });
     }
 
-    /// Stops or goes on reading a session's drain lane. Frames that were read already still come.
+    /// Stops or continues to read a session's drain lane. Frames that it has read already still
+    /// come.
     pub fn pause_drain(&self, session: u64, paused: bool) {
         if let Some(session) = self.shared.sessions().get(&session) {
             session.paused.send_if_modified(|now| std::mem::replace(now, paused) != paused);
@@ -352,19 +355,19 @@ impl Listener {
         traffic.collect()
     }
 
-    /// The version of the protocol that is spoken in a session.
+    /// The version of the protocol in a session.
     pub fn version(&self, session: u64) -> Option<u16> {
         self.shared.sessions().get(&session).map(|session| session.version)
     }
 
-    /// Whether the host of a session has proven that it is there now; what came before may be a copy of
-    /// what it sent once.
+    /// Whether the host of a session has proven that it is there now; what came before may be a
+    /// copy of what it sent once.
     pub fn is_proven(&self, session: u64) -> bool {
         let sessions = self.shared.sessions();
         sessions.get(&session).is_some_and(|session| session.connection.is_proven())
     }
 
-    /// Sessions that were begun with data, since the start.
+    /// Sessions that began with data, since the start.
     pub fn early(&self) -> u64 {
         self.shared.early.load(Ordering::Relaxed)
     }
@@ -391,19 +394,20 @@ impl Listener {
         all
     }
 
-    /// Bytes that answers which were begun and are not sent count for.
+    /// Bytes that the unsent answers count.
     pub fn answer_bytes(&self) -> u64 {
         self.shared.budgets.out()
     }
 
-    /// Bytes of batches and the like that came in, and are not stored or wait for something else.
+    /// Bytes of batches and other data that wait for the object store or for anything else.
     pub fn waiting_bytes(&self) -> u64 {
         self.shared.budgets.waiting()
     }
 
     /// Ends all sessions.
     pub async fn shutdown(mut self) {
-        // Over TCP each is told by itself, over QUIC all at once.
+        // Over TCP each connection tells its peer by itself, over QUIC the endpoint tells all at
+        // once.
         let over_tcp: Vec<_> = {
             let sessions = self.shared.sessions();
             let connections = sessions.values().map(|session| session.connection.clone());
@@ -417,28 +421,28 @@ impl Listener {
         }
         self.acceptor.close(CloseCode::ShuttingDown, "the store is shutting down").await;
         self.tasks.shutdown().await;
-        // Whoever has a door has these too, and they have the sockets.
+        // A door has these too, and they have the sockets.
         self.shared.sessions().clear();
     }
 }
 
-/// Lets in who was authenticated elsewhere, with sessions as everybody else has them.
+/// Lets in peers that another part has authenticated, with sessions like any other.
 #[derive(Clone)]
 pub struct Door {
     shared: Arc<Shared>,
 }
 
 impl Door {
-    /// The addresses of all stores, as hosts are told them.
+    /// The addresses of all stores, in the form for hosts.
     pub fn stores(&self) -> Vec<String> {
         self.shared.stores().clone()
     }
 
-    /// Begins a session for `peer`, who has shown the certificate of that principal just now. How many there may be
-    /// is up to who lets them in.
+    /// Begins a session for `peer`, which has shown the certificate of that principal just now. The
+    /// caller limits their number.
     ///
     /// # Errors
-    /// If the certificate has been withdrawn.
+    /// If the certificate is withdrawn.
     pub async fn enter(
         &self,
         peer: SocketAddr,
@@ -603,7 +607,7 @@ async fn serve(
     let senders = channels.each_ref().map(|((sender, _), log)| (sender.clone(), log.clone()));
     let mut queues = channels.map(|((_, queue), _)| Some(queue));
     let mut control = Some(control);
-    // Nothing is urgent in the drain lane towards the host: commits travel in the control lane.
+    // Nothing is urgent in the drain lane toward the host: commits travel in the control lane.
     let (_keep, urgent) = watch::channel(false);
     let unanswered = Lane::ALL.map(|_| Arc::new(Semaphore::new(MAX_UNANSWERED)));
     let answers = Arc::new(Answers::new(shared.budgets.clone(), &principal, id));

@@ -3,9 +3,9 @@
 //! A stream begins with four bytes, `LH`, the lane's number and its own number within the lane, by
 //! which the store knows it.
 //!
-//! Windows: a stream's receive window is at most [`STREAM_WINDOW`], since quinn ends a connection whose
-//! stream has more than 1,024 gaps, which a larger window with losses can reach. It also bounds what
-//! a lane has in the sender's buffer, so that a drain that is not read never takes the room of a
+//! Windows: a stream's receive window is at most [`STREAM_WINDOW`]. quinn ends a connection whose
+//! stream has more than 1,024 gaps, which a larger window with losses can reach. The window also
+//! bounds the bytes of a lane in the sender's buffer. So an unread drain never takes the room of a
 //! read: the windows of the connection hold all lanes at once.
 
 use super::congestion;
@@ -41,51 +41,54 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Generations of the protocol, the newest first: application protocols in the TLS handshake. A new
-/// one is for what has to be known before the first stream is opened.
+/// one serves for facts that each side must know before the first stream.
 pub const GENERATIONS: [&[u8]; 1] = [b"longhaul/1"];
 
 /// Receive window of a stream, in bytes.
 const STREAM_WINDOW: u32 = 1 << 20;
 /// The least that a store with many sessions has instead: 16 of them are 1 MiB a lane.
 const MIN_STREAM_WINDOW: u32 = 64 << 10;
-/// Sessions that get the full window. The one that is opened as the n-th of more than these gets
-/// their share of it, so that n sessions together grow with the logarithm of n.
+/// Sessions that get the full window. Beyond these, the n-th session gets their share of it. So n
+/// sessions together grow with the logarithm of n.
 const WIDE_SESSIONS: u32 = 8;
-/// Largest datagram tried, in bytes. quinn hands the kernel up to ten at once (UDP segmentation
-/// offload), the kernel takes 65,507 bytes, and quinn-udp counts what is refused as too long as
-/// sent: with larger datagrams every full burst would be lost, again and again.
+/// Largest datagram, in bytes. quinn hands the kernel up to ten at once (UDP segmentation offload),
+/// and the kernel takes 65,507 bytes. quinn-udp counts a burst that is too long as sent. So with
+/// larger datagrams every full burst would be lost, again and again.
 const MAX_DATAGRAM: u16 = 6144;
 /// quinn's `MAX_TRANSMIT_SEGMENTS`.
 const SEGMENTS_AT_ONCE: usize = 10;
 const _: () = assert!(MAX_DATAGRAM as usize * SEGMENTS_AT_ONCE <= 65_507);
 /// Socket buffers asked for, in bytes; the system may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
-/// Datagrams that have not been sent, or not been taken, in bytes; beyond it the oldest are dropped. All
-/// replies that a host may have asked for in datagrams fit twice.
+/// Bytes of datagrams that the sender has not sent, or the receiver has not taken. Beyond it quinn
+/// drops the oldest. All replies that a host may have asked for in datagrams fit twice.
 const DATAGRAM_BUFFER: usize = 1 << 20;
-/// Taken for the round trip before anything is known of it: what is lost of a handshake is sent again
-/// after three of these, six more, and so on. With RFC 9002's 333 ms the first packet to get through
-/// after an outage would come up to two seconds late.
+/// The assumed round trip before any measurement. The transport repeats lost parts of a handshake
+/// after three of these, six more, and so on. With RFC 9002's 333 ms the first packet after an
+/// outage could come up to two seconds late.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
-/// While nobody answers a connection is begun anew this often, beside those that were begun before: the
-/// pauses in which one repeats its first packet double, and when a line returns a packet should be on its way
-/// soon. More often would help little: with the repetitions the longest gap is 0.6 s.
+/// While no store answers, the host begins a new connection this often, beside the earlier ones.
+/// The pauses in which a connection repeats its first packet double, and a packet should be on its
+/// way soon after a line returns. More often would help little: with the repetitions the longest
+/// gap is 0.6 s.
 const BEGIN_ANEW: Duration = Duration::from_secs(1);
-/// The same while connections can begin with data. When quinn repeats a first packet it leaves out the data that went
-/// along with it (quinn-proto 0.11, `pto_time_and_space`): what finds the line again should be an attempt's beginning.
+/// The same while connections can begin with data. When quinn repeats a first packet, it leaves out
+/// its data (quinn-proto 0.11, `pto_time_and_space`). So the first packet after an outage should be
+/// the beginning of an attempt.
 const BEGIN_EARLY_ANEW: Duration = Duration::from_millis(500);
-/// So these repeat nothing before their answer: the first repetition comes after three of these, longer than an
-/// attempt lasts.
+/// So these repeat nothing before their answer: the first repetition comes after three of these,
+/// longer than an attempt lasts.
 const EARLY_INITIAL_RTT: Duration = Duration::from_secs(2);
-/// Asked of the peer: how long it may hold back an acknowledgement. RFC 9000's 25 ms would be added
-/// to the discovery of a lost last packet. The number itself is guessed.
+/// The limit for the peer: how long it may hold back an acknowledgment. RFC 9000's 25 ms would
+/// delay the discovery of a lost last packet. The number itself is a guess.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(2);
 /// Asked of the peer: how many packets it may receive without acknowledging. Guessed.
 const ACK_THRESHOLD: u32 = 10;
 
-/// How often a host that stays connected has the store give it new sessions: they last a day (rustls).
+/// How often a host that stays connected has the store give it new sessions: they last a day
+/// (rustls).
 const RENEW: Duration = Duration::from_secs(12 * 3600);
-/// What a store sends once it is connected is waited for this long.
+/// The time that the host waits for the data that a store sends once it is connected.
 const RENEWAL: Duration = Duration::from_secs(2);
 /// Stores of which a host remembers sessions.
 const STORES_REMEMBERED: usize = 8;
@@ -128,7 +131,8 @@ fn transport_config(stream_window: u32) -> TransportConfig {
 pub(super) fn socket(address: SocketAddr) -> std::io::Result<Socket> {
     use socket2::{Domain, Protocol, Type};
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    // Without the privilege to go beyond net.core.rmem_max and wmem_max they are clamped to these.
+    // Without the privilege to exceed net.core.rmem_max and wmem_max, the kernel limits them to
+    // these.
     use rustix::net::sockopt;
     if sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER).is_err() {
         socket.set_recv_buffer_size(SOCKET_BUFFER)?;
@@ -157,14 +161,14 @@ fn endpoint(
 pub struct Dialer {
     tls: rustls::ClientConfig,
     config: quinn::ClientConfig,
-    /// Stores whose sessions are remembered, if they are, the last connected at the end.
+    /// Stores with remembered sessions, if the host remembers any, the last connected at the end.
     stores: Option<Vec<Store>>,
     early: Arc<EarlyCounters>,
     v4: Option<quinn::Endpoint>,
     v6: Option<quinn::Endpoint>,
 }
 
-/// A store whose sessions are remembered.
+/// A store with remembered sessions.
 struct Store {
     address: SocketAddr,
     remembered: Arc<Remembered>,
@@ -186,7 +190,7 @@ pub(super) struct Connected {
     pub lanes: Option<Lanes>,
 }
 
-/// A connection that is begun with data.
+/// A connection that begins with data.
 struct Offered {
     connection: quinn::Connection,
     lanes: Lanes,
@@ -232,18 +236,19 @@ impl Dialer {
         Ok(Dialer { tls, config, stores, early, v4: None, v6: None })
     }
 
-    /// Remembers sessions from now on, to begin connections with data, and counts what becomes of that.
+    /// Remembers sessions from now on, to begin connections with data, and counts what becomes of
+    /// that.
     pub(super) fn remember(&mut self, counters: Arc<EarlyCounters>) {
         self.stores.get_or_insert_default();
         self.early = counters;
     }
 
-    /// Whether sessions are remembered.
+    /// Whether the host remembers sessions.
     pub(super) fn remembers(&self) -> bool {
         self.stores.is_some()
     }
 
-    /// How often data was offered, and what became of it.
+    /// Counts of early data and its fates.
     pub(super) fn early(&self) -> Arc<EarlyCounters> {
         self.early.clone()
     }
@@ -254,14 +259,14 @@ impl Dialer {
         stores.any(|store| store.address == address && store.remembered.has_session())
     }
 
-    /// What is remembered of a store, and how to connect to it.
+    /// The remembered facts about a store, and the configuration for it.
     fn store(&mut self, address: SocketAddr) -> (Option<Arc<Remembered>>, quinn::ClientConfig) {
         let Some(stores) = &mut self.stores else { return (None, self.config.clone()) };
         let at = stores.iter().position(|store| store.address == address);
         if at.is_none() {
             let remembered = Arc::<Remembered>::default();
             let tls = tls::remembering(&self.tls, remembered.clone());
-            // What `with_generations` has found usable.
+            // `with_generations` has found it usable.
             let Ok(crypto) = QuicClientConfig::try_from(tls) else {
                 return (None, self.config.clone());
             };
@@ -291,10 +296,11 @@ impl Dialer {
         }
     }
 
-    /// Connects to an address. For `limit` it may stay unanswered; who has answered has [`SETUP_TIMEOUT`] for the rest.
+    /// Connects to an address. The store has `limit` for its first answer, and [`SETUP_TIMEOUT`]
+    /// for the rest.
     ///
     /// # Errors
-    /// If nobody answers there, or not the store of the credential.
+    /// If no store answers there, or not the store of the credential.
     pub async fn connect(
         &mut self,
         address: SocketAddr,
@@ -363,7 +369,7 @@ impl Dialer {
                         }
                     };
                     let quic = Quic::new(connection.clone(), client_error);
-                    // The store's limits are known from before: nothing is waited for.
+                    // The host knows the store's limits from before, and waits for nothing.
                     let mut lanes = quic.open_lanes().await?;
                     first.begin(&mut lanes).await?;
                     count(&counters.offered);
@@ -387,7 +393,7 @@ impl Dialer {
                     let connection = Box::new(Quic::new(connection, client_error));
                     return Ok(Connected { connection, lanes: accepted.then_some(lanes) });
                 }
-                // Those that are left are given up, and their peer told so.
+                // The host gives up the other attempts, and tells their peers.
                 Some(connected) = attempts.next() => return match connected {
                     Ok(connection) => {
                         let connection = Box::new(Quic::new(connection, client_error));
@@ -404,7 +410,7 @@ impl Dialer {
         }
     }
 
-    /// Waits a little until the peers have been told of closed connections.
+    /// Waits a little, until the peers know of closed connections.
     pub async fn wait_idle(&self) {
         for endpoint in [&self.v4, &self.v6].into_iter().flatten() {
             let _ = tokio::time::timeout(Duration::from_millis(500), endpoint.wait_idle()).await;
@@ -416,9 +422,9 @@ impl Dialer {
 pub struct Acceptor {
     endpoint: quinn::Endpoint,
     config: quinn::ServerConfig,
-    /// As `config`, for sessions that have the full windows: it keeps sessions, and takes data with them.
-    /// A host remembers the windows with a session, and they must not be smaller when it comes back with it
-    /// (RFC 9000 §7.4.1).
+    /// As `config`, for sessions that have the full windows: it keeps sessions, and takes data with
+    /// them. A host remembers the windows with a session, and they must not be smaller when it
+    /// comes back with it (RFC 9000 §7.4.1).
     keeping: quinn::ServerConfig,
     issued: Arc<Issued>,
     strangers: Strangers,
@@ -426,14 +432,15 @@ pub struct Acceptor {
 
 /// Connections beyond this number make strangers prove their address first.
 const UNPROVEN_CONNECTIONS: usize = 64;
-/// More connections are refused: there are sessions and strangers for fewer, and those that are being closed.
+/// The endpoint refuses more connections: it has sessions and strangers for fewer, and those that
+/// close.
 const MAX_CONNECTIONS: usize = (MAX_SESSIONS + MAX_STORE_SESSIONS) as usize + 2 * MAX_STRANGERS;
 
 impl Acceptor {
     /// Listens with a socket of [`Sockets`](super::Sockets).
     ///
     /// # Errors
-    /// If the identity cannot be used.
+    /// If the identity is unusable.
     pub fn over(
         socket: Socket,
         identity: &ServerIdentity,
@@ -486,14 +493,14 @@ impl Acceptor {
         }
     }
 
-    /// Ends all connections, and waits a little until the peers have been told.
+    /// Ends all connections, and waits a little until the peers know.
     pub async fn close(&self, code: CloseCode, reason: &str) {
         self.endpoint.close(VarInt::from_u32(code.number()), reason.as_bytes());
         let _ = tokio::time::timeout(Duration::from_millis(500), self.endpoint.wait_idle()).await;
     }
 }
 
-/// A connection that is not authenticated yet.
+/// A connection before its authentication.
 pub struct Arriving {
     incoming: quinn::Incoming,
     config: Arc<quinn::ServerConfig>,
@@ -503,7 +510,7 @@ pub struct Arriving {
 }
 
 impl Arriving {
-    /// Where it comes from; may be forged.
+    /// Its source address; may be forged.
     pub fn peer(&self) -> SocketAddr {
         self.incoming.remote_address()
     }
@@ -551,11 +558,11 @@ impl Arriving {
         let mut quic = Quic::new(connection, server_error);
         quic.proof = Some(proof.shared());
         let Some(certificate) = quic.peer_certificate() else {
-            // Nobody is known yet: the certificate comes with the end of the handshake.
+            // The peer is unknown so far: its certificate comes with the end of the handshake.
             quic.proven().await?;
             return Ok(quic);
         };
-        // It is the one that the session began with, which TLS does not look at again.
+        // The session began with this certificate, and TLS does not check it again.
         let refused = match credential::inspect(&certificate) {
             Err(_) => Some((CloseCode::Protocol, "the certificate cannot be read")),
             Ok(seen) if !issued.accepts(&seen.serial) => {
@@ -567,7 +574,7 @@ impl Arriving {
             Ok(_) => None,
         };
         if let Some((code, reason)) = refused {
-            // The client can only be told when the handshake is over.
+            // The store can tell the client only after the handshake.
             quic.proven().await?;
             quic.close(code, reason);
             return Err(LinkError::Lost(reason.to_owned()));
@@ -583,7 +590,7 @@ struct Quic {
     error: fn(&quinn::ConnectionError) -> LinkError,
 }
 
-/// The streams of a lane, as far as they have been opened.
+/// The streams of a lane that are open so far.
 type Opened = Vec<Option<(quinn::SendStream, quinn::RecvStream)>>;
 
 impl Quic {
@@ -671,7 +678,7 @@ impl Connection for Quic {
     }
 
     fn send_datagram(&self, data: Bytes) {
-        // What cannot be sent, because the path has shrunk or the connection ended, is lost.
+        // If the path has shrunk or the connection has ended, the datagram is lost.
         let _ = self.connection.send_datagram(data);
     }
 
@@ -735,7 +742,7 @@ mod tests {
         assert_eq!(drain(0), 16 << 20);
         assert_eq!(drain(8), 16 << 20);
         assert_eq!(drain(64), 2 << 20);
-        // What 64 hosts that drain at full speed make a store hold that cannot commit.
+        // The memory of a store that cannot commit, under 64 hosts that drain at full speed.
         assert!((1..=64).map(drain).sum::<u64>() < 400 << 20);
         assert_eq!(drain(MAX_SESSIONS as usize), 1 << 20);
     }

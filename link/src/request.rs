@@ -19,17 +19,17 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// How long a store may take for a reply, and for the next one after it: where a tenant's limits hold requests back, many
-/// at a time are answered one by one.
+/// The time that a store has for a reply, and for the next one after it. Where a tenant's limits
+/// delay requests, the store answers many at a time one by one.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 type Waiting = Mutex<HashMap<RequestId, oneshot::Sender<Frame<ToHost>>>>;
 
-/// A connection over which requests are made.
+/// A connection for requests.
 pub struct Requests {
     address: String,
     greeting: Arc<OnceLock<Greeting>>,
-    /// Whose the credential is.
+    /// The tenant of the credential.
     tenant: Option<String>,
     senders: Senders,
     waiting: Arc<Waiting>,
@@ -46,7 +46,7 @@ impl Requests {
     /// Connects to the store of a credential, or to the one at `store`.
     ///
     /// # Errors
-    /// If no store can be reached or it refuses; the message says which, and what to do.
+    /// If no store answers, or the store refuses. The message names the store and the next step.
     pub async fn connect(credential: &Credential, store: Option<&str>) -> Result<Requests> {
         Requests::connect_by(Transport::Auto, credential, store).await
     }
@@ -153,7 +153,8 @@ impl Requests {
         self.greeting.get().map(|greeting| greeting.stores.clone()).unwrap_or_default()
     }
 
-    /// The name of a volume, as the operator of an installation knows it, of one that this connection knows as `name`.
+    /// The name of a volume, as the operator of an installation knows it, of one that this
+    /// connection knows as `name`.
     pub fn canonical(&self, name: &str) -> String {
         let name = name.split_once('@').map_or(name, |(volume, _)| volume);
         within(self.tenant.as_deref(), name)
@@ -164,7 +165,8 @@ impl Requests {
         self.ended.borrow().is_none()
     }
 
-    /// Bytes that have come, whatever they say; nothing where the kernel sees to it that the peer lives.
+    /// Bytes that have come, whatever they say; nothing where the kernel sees to it that the peer
+    /// lives.
     pub fn received_bytes(&self) -> Option<u64> {
         let quic = self.connection.transport() == "quic";
         quic.then(|| self.connection.statistics().received_bytes)
@@ -219,10 +221,10 @@ impl Requests {
         self.notices.lock().await.recv().await.ok_or_else(|| self.lost())
     }
 
-    /// Does something about volumes as a whole.
+    /// Executes an operation on volumes as a whole.
     ///
     /// # Errors
-    /// What the store says, or that the connection ended.
+    /// The answer of the store, or the end of the connection.
     pub async fn volume(&self, operation: VolumeOperation) -> Result<VolumeReply> {
         self.call_volume(operation).await?.context("the store refused")
     }
@@ -246,7 +248,7 @@ impl Requests {
     /// Asks for something about stores.
     ///
     /// # Errors
-    /// What the store says, or that the connection ended.
+    /// The answer of the store, or the end of the connection.
     pub async fn store(&self, operation: StoreOperation) -> Result<StoreReply> {
         let ask = |request| ToStore::Store { request, operation };
         match self.call(Lane::Control, ask).await?.message {
@@ -258,7 +260,7 @@ impl Requests {
     /// Asks for something about tenants.
     ///
     /// # Errors
-    /// What the store says, or that the connection ended.
+    /// The answer of the store, or the end of the connection.
     pub async fn tenant(&self, operation: TenantOperation) -> Result<TenantReply> {
         let ask = |request| ToStore::Tenant { request, operation };
         match self.call(Lane::Control, ask).await?.message {
@@ -267,7 +269,7 @@ impl Requests {
         }
     }
 
-    /// Sends what is queued and closes the connection.
+    /// Sends the queued frames and closes the connection.
     pub async fn close(self) {
         drop(self.senders);
         let _ = tokio::time::timeout(Duration::from_secs(3), self.task).await;
@@ -279,7 +281,7 @@ impl Requests {
     }
 }
 
-/// Which request a message answers.
+/// The request that a message answers.
 fn request_of(message: &ToHost) -> Option<RequestId> {
     match message {
         ToHost::Attached { request, .. }

@@ -1,9 +1,9 @@
-//! What the two sides of a connection remember of it, so that the next one can begin with data: TLS
-//! sessions for 0-RTT (RFC 8446 §2.3), and tokens that prove an address (RFC 9000 §8.1.3), without which a store
-//! may answer a first flight with three times its bytes at most.
+//! The memory of the two sides of a connection, so that the next one can begin with data. It has
+//! TLS sessions for 0-RTT (RFC 8446 §2.3), and tokens that prove an address (RFC 9000 §8.1.3).
+//! Without a token a store may answer a first flight with at most three times its bytes.
 //!
-//! Promises: a store takes a session once, and a token once; memory is bounded at either side by the
-//! constants here. All of it is in memory: neither survives its process.
+//! Promises: a store takes a session once, and a token once. The constants here bound the memory at
+//! either side. All of it is in memory: neither survives its process.
 
 use bytes::Bytes;
 use quinn::{TokenLog, TokenReuseError, TokenStore};
@@ -14,8 +14,8 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Sessions that a host asks for with each connection, of some 90 bytes on the wire each. While a line is
-/// away each beginning of a connection uses one up, once a second.
+/// Sessions that a host asks for with each connection, of some 90 bytes on the wire each. While a
+/// line is away each beginning of a connection uses one up, once a second.
 pub(super) const TICKETS: u8 = 32;
 /// Sessions that a store keeps, of some kilobyte each; more make it forget the oldest.
 pub(super) const SESSIONS_KEPT: usize = 1024;
@@ -26,13 +26,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a host remembers of its last connections to one store.
+/// The sessions that a host remembers of its last connections to one store.
 #[derive(Debug, Default)]
 pub(super) struct Remembered(Mutex<Memory>);
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// The connection that is begun now is to go on with a session.
+    /// The new connection may continue a session.
     offering: bool,
     /// The newest last.
     tickets: VecDeque<Tls13ClientSessionValue>,
@@ -45,8 +45,8 @@ impl Remembered {
         !lock(&self.0).tickets.is_empty()
     }
 
-    /// Lets the connection that `begin` begins go on with a session. Others do not, so that what is
-    /// remembered is there when data is to go along.
+    /// Lets the connection that `begin` makes continue a session. Other connections do not, so that
+    /// the session is there when data goes along.
     pub fn offer<T>(&self, begin: impl FnOnce() -> T) -> T {
         lock(&self.0).offering = true;
         let begun = begin();
@@ -56,7 +56,7 @@ impl Remembered {
 }
 
 impl ClientSessionStore for Remembered {
-    // Only ever one group is asked for first, and only TLS 1.3 is spoken.
+    // The host first asks only for one group, and speaks only TLS 1.3.
     fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
 
     fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
@@ -90,9 +90,9 @@ impl TokenStore for Remembered {
         lock(&self.0).token = Some(token);
     }
 
-    /// The same token for each beginning of a connection, until one has brought another: the store takes
-    /// it from the first that arrives. That a network could tell from it which of them are of one host
-    /// (RFC 9000 §8.1.3) says no more than their addresses do.
+    /// The same token for each beginning of a connection, until one has brought another: the store
+    /// takes it from the first that arrives. That a network could tell from it which of them are of
+    /// one host (RFC 9000 §8.1.3) says no more than their addresses do.
     fn take(&self, _: &str) -> Option<Bytes> {
         let memory = lock(&self.0);
         memory.token.clone().filter(|_| memory.offering)
@@ -106,9 +106,9 @@ pub(super) struct Seen(Mutex<Tokens>);
 #[derive(Debug, Default)]
 struct Tokens {
     nonces: HashSet<u128>,
-    /// The same, with when they were issued, as they came.
+    /// The same tokens with the times of their issue, in order of arrival.
     order: VecDeque<(u128, SystemTime)>,
-    /// What was issued up to then may have been forgotten.
+    /// The store may have forgotten tokens of this time and before.
     forgotten: Option<SystemTime>,
 }
 

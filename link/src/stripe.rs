@@ -1,9 +1,9 @@
 //! A lane over several QUIC streams.
 //!
-//! Chunk number `i` of the lane's bytes, [`CHUNK_BYTES`] long, travels on stream `i mod N`, without any
-//! header; the reader takes the chunks in turn. What is written goes out at once, also where it ends
-//! within a chunk. One stream could not carry a long fast line: its window has to stay small
-//! (`quic.rs` says why), and a window over a round trip is its rate.
+//! Chunk number `i` of the lane's bytes, [`CHUNK_BYTES`] long, travels on stream `i mod N`, without
+//! any header; the reader takes the chunks in turn. Written bytes go out at once, also if they end
+//! within a chunk. One stream could not fill a long fast line. Its window has to stay small
+//! (`quic.rs` gives the reason), and a window over a round trip is its rate.
 
 use super::ends::write_error;
 use super::error::LinkError;
@@ -17,8 +17,8 @@ use longhaul_core::wire::link::Lane;
 /// packet by packet in turn, so this times their number is what a frame's end can be behind.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Streams of a lane. Bulk at 1 Gb/s over 100 ms has 12.5 MB under way,
-/// and an eighth of a stream's window can be read and not announced yet.
+/// Streams of a lane. Bulk at 1 Gb/s over 100 ms has 12.5 MB in flight. The reader may have read an
+/// eighth of a stream's window that it has not announced yet.
 pub(super) fn streams(lane: Lane) -> usize {
     match lane {
         Lane::Read => 8,
@@ -32,7 +32,7 @@ pub(super) fn all_streams() -> usize {
     Lane::ALL.into_iter().map(streams).sum()
 }
 
-/// Whose turn it is.
+/// The stream whose turn it is.
 struct Turn {
     streams: usize,
     at: usize,
@@ -159,7 +159,7 @@ impl ReceiveStream for Receiving {
         let mut filled = 0;
         while filled < chunks.len() {
             let (stream, most) = (&mut self.streams[self.turn.at], self.turn.left);
-            // Only the first is waited for.
+            // The reader waits only for the first.
             let read = if filled == 0 {
                 stream.read_chunk(most, true).await
             } else {
@@ -175,7 +175,8 @@ impl ReceiveStream for Receiving {
                     filled += 1;
                 }
                 Ok(None) => break,
-                // What was read before it is handed on first; the next call finds the same.
+                // The reader first returns the bytes before the error; the next call finds the same
+                // error.
                 Err(_) if filled > 0 => break,
                 Err(error) => return Err(self.lost(error)),
             }

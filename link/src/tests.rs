@@ -45,7 +45,7 @@ fn store_of(
     let acceptor = Acceptor::with_generations(udp, &identity, issued.clone(), generations).unwrap();
     let mut listener =
         Listener::with_versions(acceptor, issued.clone(), vec![address.to_string()], versions);
-    // Where a store is started again the one before may have it still.
+    // If a store starts again, the one before may still have the port.
     if let Ok(tcp) = tcp {
         listener.add_tcp(tcp::Acceptor::over(tcp, &identity, issued.clone()).unwrap());
     }
@@ -86,7 +86,7 @@ async fn event(events: &mut UnboundedReceiver<LinkEvent>) -> LinkEvent {
     loop {
         let next = tokio::time::timeout(LIMIT, events.recv());
         match next.await.unwrap().unwrap() {
-            // The address of the store is news to a credential that was written before it had one.
+            // A credential from before the store had an address learns it here.
             LinkEvent::Early | LinkEvent::Stores(_) => {}
             event => return event,
         }
@@ -369,7 +369,7 @@ async fn a_restarted_store_is_found_again() {
     }
     let mut store = store_at(dir, &address.to_string());
     store.opened().await;
-    // It may have been tried while nobody was there.
+    // The link may have tried it while no store was there.
     let mut next = event(&mut events).await;
     while matches!(next, LinkEvent::Unreachable) {
         next = event(&mut events).await;
@@ -405,7 +405,8 @@ async fn what_follows_hello_after_a_loss_takes_no_round_trip_of_its_own() {
             }
         }
         took.push(begun.elapsed());
-        // There, back, there; with a round trip for Hello it was one more. The first pause is 50 ms at most.
+        // There, back, there; with a round trip for Hello it was one more. The first pause is 50 ms
+        // at most.
         if begun.elapsed() < rtt * 2 + rtt / 4 {
             break;
         }
@@ -469,7 +470,7 @@ async fn a_credential_that_was_withdrawn_while_the_line_was_away_gets_nothing_th
     relay.change(|shape| shape.cut = false);
     loop {
         match event(&mut events).await {
-            // The store is taken for what it was, and what follows Hello is sent, ...
+            // The link takes the store for the former one, and sends the frames after Hello, ...
             LinkEvent::Early => {}
             LinkEvent::Up { .. } => client.send(Lane::Read, read(1)),
             LinkEvent::Down { reason } => assert!(reason.contains("withdrawn"), "{reason}"),
@@ -519,7 +520,8 @@ async fn the_end_of_a_short_cut_is_noticed_soon() {
         relay.change(|shape| shape.cut = true);
         client.send(Lane::Read, read(request));
         store.listener.send(session, Lane::Control, data(2, 5));
-        // The transport's own repetitions come at pauses that double, so that the next ones are seconds away.
+        // The transport's own repetitions come at pauses that double, so that the next ones are
+        // seconds away.
         tokio::time::sleep(Duration::from_millis(3500)).await;
         relay.change(|shape| shape.cut = false);
         let begun = Instant::now();
@@ -565,7 +567,8 @@ async fn a_cold_read_does_not_queue_behind_a_full_drain() {
     assert!(matches!(event(&mut events).await, LinkEvent::Frame(_)));
     let took = begun.elapsed();
     assert_eq!(batches, 0, "the drain was over before the read");
-    // Two delays, the bottleneck's queue (50 ms), a loss in it at worst, and much room for a slow machine.
+    // Two delays, the bottleneck's queue (50 ms), a loss in it at worst, and much room for a slow
+    // machine.
     assert!(took < Duration::from_secs(3), "{took:?}");
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
 }
@@ -578,7 +581,7 @@ async fn a_paused_drain_holds_up_no_other_lane_and_little_memory() {
             .unwrap();
     let session = store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
-    // One that is read already still comes.
+    // A frame that it has read already still comes.
     client.send(Lane::Drain, batch(1));
     store.listener.event().await.unwrap();
     store.listener.pause_drain(session, true);
@@ -664,7 +667,7 @@ async fn lone_reads_survive_loss_in_datagrams_and_are_answered_once() {
     let datagrams = client.status().datagrams;
     assert!(datagrams.requests == 300 && datagrams.recovered > 10, "{datagrams:?}");
     assert!(datagrams.repeats > 5 && datagrams.by_stream < 30, "{datagrams:?}");
-    // What is open when the link is closed is answered, or goes by stream, first.
+    // The link answers open requests, or sends them by stream, before it closes.
     client.send(Lane::Read, read(1000));
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
     // The session is over by then, and still counts.

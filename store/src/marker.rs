@@ -20,7 +20,7 @@ impl Marker {
         Ok(Marker::of(&format!("{:032x}", random::identity()?)))
     }
 
-    /// Of another place of an installation.
+    /// Makes the marker of another location of an installation.
     pub fn of(installation: &str) -> Marker {
         let installation = installation.to_owned();
         Marker { format: FORMAT, installation, created_by: longhaul_base::software() }
@@ -32,7 +32,8 @@ impl Marker {
             .with_context(|| format!("{path} is damaged: bring it back from a copy"))?;
         if marker.format != FORMAT {
             bail!(
-                "{path} says format {}, and this longhaul knows format {FORMAT}: use a newer longhaul",
+                "{path} says format {}, and this longhaul knows format {FORMAT}: use a newer \
+                 longhaul",
                 marker.format
             );
         }

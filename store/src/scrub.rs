@@ -57,9 +57,9 @@ struct ScrubState {
     ended: Option<u64>,
     /// The last object that the present pass has verified; nothing if none is under way.
     at: Option<String>,
-    /// What is damaged, as far as it is known.
+    /// Known damage.
     damage: Vec<DamagedObject>,
-    /// What the present pass has found damaged.
+    /// The damage that the present pass has found.
     found: Vec<DamagedObject>,
 }
 

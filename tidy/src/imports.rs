@@ -1,4 +1,4 @@
-//! Which file takes names from which.
+//! Finds the names that each file takes from other files.
 
 use crate::source::Source;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Imports {
     /// The file of each module, by the module's path without `crate`.
     files: BTreeMap<Vec<String>, String>,
-    /// What each module's names stand for, where it has them from another module.
+    /// The meaning of each module's names, if they come from another module.
     aliases: BTreeMap<Vec<String>, BTreeMap<String, Vec<String>>>,
     /// Names in each module that it has from other crates.
     foreign: BTreeMap<Vec<String>, BTreeSet<String>>,
@@ -165,8 +165,8 @@ fn absolute(module: &[String], path: &[String]) -> Option<Vec<String>> {
 
 type Path = Vec<String>;
 
-/// All paths in code that begin with `crate`, `super`, `self` or a child module; those of them that
-/// `use` brings in; and the names that it brings in from other crates.
+/// All paths in code that begin with `crate`, `super`, `self` or a child module. In addition, those
+/// of them that `use` brings in, and the names that it brings in from other crates.
 fn paths(code: &str, children: &BTreeSet<String>) -> (Vec<Path>, Vec<Path>, BTreeSet<String>) {
     let relative =
         |first: &str| matches!(first, "crate" | "super" | "self") || children.contains(first);

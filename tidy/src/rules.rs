@@ -15,13 +15,13 @@ const MAX_FIELDS: usize = 20;
 const MAX_CIRCLE: usize = 2;
 /// Lines that are longer than they should be, by directory. They only get fewer.
 const LONGER_LINES: [(&str, usize); 12] = [
-    ("core", 116),
+    ("core", 95),
     ("base", 1),
     ("objects", 5),
-    ("link", 80),
-    ("api", 15),
-    ("store", 18),
-    ("cli", 7),
+    ("link", 28),
+    ("api", 13),
+    ("store", 17),
+    ("cli", 6),
     ("sim", 1),
     ("lab", 14),
     ("e2e", 8),
@@ -59,7 +59,7 @@ fn crates_depend_on_lower_ones_only() {
     fail_if_any("arrows between crates go down", found);
 }
 
-/// What each room of the core may take names from.
+/// The rooms of the core from which each room may take names.
 const ROOMS: [(&str, &[&str]); 14] = [
     ("block", &[]),
     ("disk", &[]),
@@ -112,7 +112,8 @@ fn no_circle_has_more_than_two_files() {
     fail_if_any("files do not take names from each other in circles", found);
 }
 
-/// What the core does without: the shell hands it time, randomness, files and threads.
+/// Names that the core must not use: the process around it hands it time, randomness, files and
+/// threads.
 const NOT_IN_CORE: [&str; 12] = [
     "std::fs",
     "std::net",

@@ -27,7 +27,7 @@ impl Source {
             || matches!(parts().next(), Some("sim" | "lab" | "fuzz" | "bench" | "tidy"))
     }
 
-    /// What is compiled into the product, without comments and the contents of strings.
+    /// The code of the product, without comments and the contents of strings.
     #[must_use]
     pub fn code(&self) -> String {
         let code = without_comments(&self.text);
@@ -49,7 +49,7 @@ pub fn workspace() -> PathBuf {
 /// All Rust files below a directory of the workspace, in order of path.
 ///
 /// # Errors
-/// If one cannot be read.
+/// If a file is unreadable.
 pub fn sources(directory: &str) -> std::io::Result<Vec<Source>> {
     let root = workspace();
     let mut found = Vec::new();

@@ -95,8 +95,8 @@ impl KeyList {
         let Versioned { version } = serde_json::from_slice(data).context(damaged)?;
         if version != VERSION {
             bail!(
-                "the volume's keys are of version {version}, and this longhaul knows version {VERSION}: use a \
-                 newer one"
+                "the volume's keys are of version {version}, and this longhaul knows version \
+                 {VERSION}: use a newer one"
             );
         }
         let list: KeyList = serde_json::from_slice(data).context(damaged)?;

@@ -13,7 +13,7 @@ use longhaul_link::Requests;
 /// The space of a volume and its snapshots.
 ///
 /// # Errors
-/// If there is no such volume, or the store fails.
+/// If the volume does not exist, or the store fails.
 pub async fn of(requests: &Requests, name: &str) -> Result<Usage> {
     let info = info(requests, name).await?;
     let snapshots = snapshots::listed(requests, name, true).await?;

@@ -10,7 +10,7 @@ use longhaul_base::units::show_bytes;
 /// Runs `longhaul volume usage`.
 ///
 /// # Errors
-/// If there is no such volume, or the store fails.
+/// If the volume does not exist, or the store fails.
 pub async fn run(client: &Client, name: &str, as_json: bool) -> Result<()> {
     let sign = waiting(!as_json);
     let usage = client.usage(name).await;

@@ -141,7 +141,8 @@ impl Load {
         })
     }
 
-    /// The parts of a cache: the head if the file held one, the index, and the newest round in that.
+    /// The parts of a cache: the head if the file held one, the index, and the newest round in
+    /// that.
     pub(super) fn into_parts(self) -> (Geometry, Option<Head>, Index, u64) {
         (self.geometry, self.head, self.index, self.newest_round)
     }

@@ -375,8 +375,8 @@ const _: () = assert!(size_of::<RawNote>() == NOTE_BYTES);
 const _: () = assert!(size_of::<RawTrailer>() == TRAILER_BYTES);
 const _: () = assert!(MAX_NAME_BYTES <= u8::MAX as usize);
 
-/// Puts a segment together around `records`, which are not copied. Lengths in `header` are filled in;
-/// offsets in the footer are those of the object already.
+/// Puts a segment together around `records`, which are not copied. Lengths in `header` are filled
+/// in; offsets in the footer are those of the object already.
 ///
 /// # Panics
 /// If the records are longer than [`MAX_RECORDS_BYTES`], which the engine's limits exclude.

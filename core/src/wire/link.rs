@@ -1,12 +1,12 @@
-//! The link protocol: what host and store say to each other.
+//! The link protocol: the messages between host and store.
 //!
 //! A frame is `head length (u32 LE) | payload length (u32 LE) | head | payload`. The head is a
-//! message in [postcard] encoding, the payload is raw bytes that the message describes (records of a
-//! batch, blocks of a read). Frames travel in order within a [`Lane`]; lanes are independent of each
-//! other. Transport security is the transport's business: it authenticates and encrypts.
+//! message in [postcard] encoding. The payload is raw bytes that the message describes (records of
+//! a batch, blocks of a read). Frames travel in order within a [`Lane`]; lanes are independent of
+//! each other. The transport authenticates and encrypts.
 //!
-//! There is one version of the protocol, 1. [`ToStore::Hello`] and [`ToHost::Hello`] agree on it; they keep their form in
-//! all versions.
+//! The protocol has one version, 1. [`ToStore::Hello`] and [`ToHost::Hello`] agree on it; they keep
+//! their form in all versions.
 
 mod attach;
 mod data;
@@ -167,7 +167,8 @@ pub enum ToStore {
         /// What.
         operation: VolumeOperation,
     },
-    /// Copies what the store has committed of a range into a staged object of another volume, or the same.
+    /// Copies what the store has committed of a range into a staged object of another volume, or
+    /// the same.
     Stage {
         /// For the reply.
         request: RequestId,
@@ -184,7 +185,7 @@ pub enum ToStore {
         /// Number of the object, bit 63 set.
         object: u64,
     },
-    /// Asks which sectors were written, discarded or zeroed after a moment in the log.
+    /// Asks for the sectors with a write, discard or zeroing after a moment in the log.
     Changed {
         /// For the reply.
         request: RequestId,
@@ -339,8 +340,8 @@ pub enum ToHost {
         request: RequestId,
         /// The volume copied from.
         volume: VolumeId,
-        /// Runs in order that together are the range asked for, or why not. The object exists unless
-        /// none of them is data.
+        /// Runs in order that together are the range asked for, or why not. The object exists
+        /// unless none of them is data.
         result: Result<Vec<StagedRun>, StageError>,
     },
     /// Answers [`ToStore::Changed`].
@@ -360,15 +361,16 @@ pub enum ToHost {
         /// The outcome.
         result: Result<StoreReply, VolumeError>,
     },
-    /// Which stores there are has changed, or the host is to leave this one.
+    /// The list of stores has changed, or the host has to leave this one.
     Stores {
-        /// Addresses of all stores of this installation; or of those to go to, the first of them first.
+        /// Addresses of all stores of this installation; or of those to go to, the first of them
+        /// first.
         stores: Vec<String>,
         /// Whether the host is to go to one of these, as soon as one answers.
         leave: bool,
     },
-    /// Somebody wants to know that everything which the host has acknowledged so far is committed: the
-    /// host ships it without waiting for more, and says up to which number that is.
+    /// Some request needs all writes committed that the host has acknowledged so far. The host
+    /// sends them without waiting for more, and answers with the last number of them.
     Barrier {
         /// Which volume.
         volume: VolumeId,
@@ -384,8 +386,9 @@ pub enum ToHost {
         /// The outcome.
         result: Result<TenantReply, VolumeError>,
     },
-    /// Whether there is space for more data of a volume. Said while there is none, every now and then, and when there is again;
-    /// with a new link there is until it is said again.
+    /// Whether the store has space for more data of a volume. While it has none, it repeats the
+    /// message now and then; it sends the message again when it has space. On a new link the host
+    /// assumes space until a message comes.
     Room {
         /// Which volume.
         volume: VolumeId,
@@ -404,8 +407,9 @@ pub enum ToHost {
         /// How far it is.
         progress: ReplicaProgress,
     },
-    /// What the store has of these sectors is damaged, or was when that was found. A host that has their content writes it
-    /// anew; nothing is answered, and whoever has not is not told of a failure.
+    /// The store's data of these sectors is damaged, or was when the store found the damage. A host
+    /// that has their content writes it anew. The host sends no answer. A host without the content
+    /// reports no failure.
     Damaged {
         /// Which volume.
         volume: VolumeId,

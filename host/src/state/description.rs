@@ -98,8 +98,8 @@ pub struct VolumeFile {
     pub released: bool,
     /// Whether the store had everything when it was released.
     pub delivered: bool,
-    /// Whether it was encrypted at the last attach: whatever the store says, nothing is written to
-    /// it in plain text from then on.
+    /// Whether it was encrypted at the last attach. From then on the host writes no plain text to
+    /// it, whatever the store says.
     pub encrypted: bool,
 }
 

@@ -50,8 +50,9 @@ async fn serve(store: &mut Store, session: &mut u64) -> Option<Frame<ToStore>> {
     None
 }
 
-/// Round trips from the beginning of a connection that was lost to the first answer to a read, as a host
-/// asks it; the least of several times, until it is less than `enough`: the machine may have had no time for the others.
+/// Round trips from the beginning of a lost connection to the first answer to a read, as a host
+/// asks it. It is the least of several times, and the test stops below `enough`. The machine may
+/// have had no time for the others.
 async fn round_trips(remember: bool, enough: f64) -> f64 {
     let rtt = Duration::from_millis(300);
     let mut store = store();
@@ -84,7 +85,7 @@ async fn round_trips(remember: bool, enough: f64) -> f64 {
         if least < enough {
             break;
         }
-        // What comes after the handshake has to arrive: Hello, sessions.
+        // Frames after the handshake have to arrive: Hello, sessions.
         let settled = tokio::time::sleep(rtt * 3);
         tokio::pin!(settled);
         loop {
@@ -95,7 +96,7 @@ async fn round_trips(remember: bool, enough: f64) -> f64 {
         }
         while events.try_recv().is_ok() {}
         store.listener.close_session(session, CloseCode::ShuttingDown, "for a moment");
-        // The connection is lost when the host hears of it.
+        // The host loses the connection when it hears of the loss.
         loop {
             tokio::select! {
                 _ = serve(&mut store, &mut session) => {}
@@ -132,7 +133,8 @@ async fn a_store_that_takes_no_data_gets_it_after_the_handshake() {
     for _ in 0..9 {
         others.push(Requests::connect(&store.credential(), Some(&address)).await.unwrap());
     }
-    // On a busy machine an attempt may be given up, and the next one has no session left: then it is tried once more.
+    // On a busy machine an attempt may fail, and the next one has no session left. Then the test
+    // tries once more.
     for _ in 0..20 {
         store.listener.close_session(session, CloseCode::ShuttingDown, "for a moment");
         let mut answers = 0;
@@ -157,7 +159,7 @@ async fn a_store_that_takes_no_data_gets_it_after_the_handshake() {
     let early = client.status().early;
     assert!(early.rejected >= 1 && early.accepted == 0, "{early:?}");
     assert_eq!(store.listener.early(), 0);
-    // A store that was started anew knows no sessions.
+    // A new process of the store knows no sessions.
     drop(others);
     let Store { dir, listener, address } = store;
     listener.shutdown().await;
@@ -173,7 +175,8 @@ async fn a_store_that_takes_no_data_gets_it_after_the_handshake() {
                 LinkEvent::Early | LinkEvent::Up { .. } => {
                     client.send(Lane::Read, behind(3));
                 }
-                // If no attempt with data reached the new store it was asked in a datagram, under another number.
+                // If no attempt with data reached the new store, the host asked it in a datagram,
+                // under another number.
                 LinkEvent::Frame(Frame { message: ToHost::Data { request: 3, .. }, .. }) => {
                     got += 1;
                 }
@@ -337,7 +340,7 @@ fn all() -> [(Lane, Frame<ToStore>); 5] {
     ]
 }
 
-/// The next so many frames, and whether a session was opened before them.
+/// The next `count` frames, and whether a session opened before them.
 async fn some_frames(store: &mut Store, count: usize) -> (bool, Vec<Frame<ToStore>>) {
     let (mut opened, mut frames) = (false, Vec::new());
     let all = async {
@@ -353,7 +356,7 @@ async fn some_frames(store: &mut Store, count: usize) -> (bool, Vec<Frame<ToStor
     (opened, frames)
 }
 
-/// What comes of the next session within a time, to its end.
+/// The frames of the next session within a time, to its end.
 async fn frames(store: &mut Store, within: Duration) -> (bool, Vec<Frame<ToStore>>, bool) {
     let (mut opened, mut frames) = (false, Vec::new());
     let deadline = tokio::time::Instant::now() + within;
@@ -408,7 +411,7 @@ async fn a_flight_that_was_held_back_changes_nothing_and_is_good_once() {
     let (opened, got, ended) = frames(&mut store, LIMIT).await;
     assert_eq!((opened, &got[..], ended), (true, &[behind(2)][..], true));
     keeper.let_go(&flight);
-    // The first time it was taken at once.
+    // The store took the first one at once.
     let again = frames(&mut store, Duration::from_secs(1)).await;
     assert_eq!(again, (false, Vec::new(), false));
     assert_eq!(store.listener.early(), 1);

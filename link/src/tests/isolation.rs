@@ -30,7 +30,8 @@ async fn silent_connections_keep_no_host_out() {
 #[tokio::test]
 async fn datagrams_of_nobody_keep_no_host_out() {
     let mut store = store();
-    // First packets of connections that never go on (RFC 9000 §17.2.2): a store answers, and keeps what it knows of them.
+    // First packets of connections that never go on (RFC 9000 §17.2.2): a store answers, and keeps
+    // what it knows of them.
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     for number in 0..2000_u32 {
         let mut packet = vec![0; 1200];
@@ -63,7 +64,8 @@ impl Deaf {
     }
 }
 
-/// A client, and its session: what it sends from now on arrives. Before it is up it drops what it is given.
+/// A client and its session: frames that it sends from now on arrive. Before it is up it loses its
+/// frames.
 async fn up(
     store: &mut Store,
     credential: Credential,
@@ -88,7 +90,7 @@ async fn who_does_not_take_its_answers_is_not_listened_to_and_others_are() {
             client.send(Lane::Read, whole(request));
         }
     }
-    // As if every read took for ever: what would be their answers counts from when they are begun.
+    // As if every read took for ever: an answer counts from the beginning of its read.
     let mut begun = 0_u64;
     let patience = |begun| if begun < 12 { LIMIT } else { Duration::from_millis(500) };
     while let Ok(event) = tokio::time::timeout(patience(begun), store.listener.event()).await {
@@ -114,7 +116,7 @@ async fn who_does_not_take_its_answers_is_not_listened_to_and_others_are() {
             list |= matches!(frame.message, ToStore::Volume { .. });
         }
     }
-    // When they go, what they asked for is forgotten.
+    // When they go, the store forgets their requests.
     let mut closing = tokio::task::JoinSet::new();
     for (client, _) in deaf.sessions {
         closing.spawn_blocking(move || client.close());
@@ -149,7 +151,7 @@ async fn batches_that_are_not_stored_are_bounded_and_others_go_on() {
             client.send(Lane::Drain, Frame { message, payload });
         }
     }
-    // As if none of them could be stored: whatever holds on to them, each counts.
+    // As if the store could store none of them: each counts while anything holds it.
     let mut held = Vec::new();
     let patience = |held| if held < 12 { LIMIT } else { Duration::from_millis(500) };
     while let Ok(event) = tokio::time::timeout(patience(held.len()), store.listener.event()).await {
@@ -180,7 +182,7 @@ async fn batches_that_are_not_stored_are_bounded_and_others_go_on() {
             detached |= matches!(frame.message, ToStore::Detach { .. });
         }
     }
-    // What is stored leaves room for what waits: all of it comes.
+    // Stored data leaves room for waiting data: all of it comes.
     let mut came = held.len();
     held.clear();
     while came < 12 * 24 {

@@ -281,15 +281,16 @@ impl Drop for Behind {
     }
 }
 
-/// From the return of a line that was away for `outage` to the first read that is answered, as a host
-/// does it: Resume, and the read behind it, in the first flight if that can be. Also when the link was up again.
+/// Measures the time from the return of a line that was away for `outage` to the first answer to a
+/// read. It works like a host: Resume, and the read behind it, in the first flight if possible. It
+/// also returns the time at which the link was up again.
 fn after_outage(delay: Duration, outage: Duration) -> (f64, f64) {
     let behind = Behind::start(Shape { delay, ..Shape::default() });
     let (client, mut events) = behind.connect(Transport::Auto);
     while !matches!(events.blocking_recv().unwrap(), LinkEvent::Up { .. }) {}
     std::thread::sleep(Duration::from_millis(300));
     behind.relay.change(|shape| shape.cut = true);
-    // What was under way when the line was cut, and is to be sent again.
+    // A request in flight at the cut of the line, which the link sends again.
     client.send(Lane::Read, read(1));
     let ask = || {
         let host = longhaul_core::wire::link::HostId(1);

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of file headers and frames. What does not know it must not take a frame for the end of the journal.
+/// Version of file headers and frames. A reader that does not know the version must not take a
+/// frame for the end of the journal.
 pub const JOURNAL_VERSION: u16 = 1;
 /// Frames start at multiples of this, and the file header takes one of it.
 pub const PAGE_BYTES: u64 = 4096;

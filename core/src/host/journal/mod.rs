@@ -271,8 +271,8 @@ impl Journal {
         true
     }
 
-    /// Where the next record goes: its address, its number, and the buffer to append it to. Call only
-    /// after [`Journal::make_room`].
+    /// The place of the next record: its address, its number, and the buffer to append it to. Call
+    /// only after [`Journal::make_room`].
     pub(crate) fn append(&mut self) -> Option<(u64, Seq, &mut BytesMut)> {
         let open = self.open.as_mut()?;
         let seq = self.next_seq;

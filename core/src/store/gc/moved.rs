@@ -75,7 +75,7 @@ impl Moved {
     /// Takes it from the beginning of the rest of a root.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The damage of the root.
     pub fn take(bytes: &mut &[u8]) -> Result<Moved, MapError> {
         let bad = MapError::Invalid("impossible list of what has moved");
         let (head, mut rest) = bytes.split_first_chunk::<24>().ok_or(bad)?;

@@ -15,7 +15,8 @@ pub enum Piece {
     Hole(u64),
     /// Sectors that were zeroed.
     Zero(u64),
-    /// `sectors` sectors that lie in the blocks of `cover`, whose table and data are in the payload.
+    /// `sectors` sectors that lie in the blocks of `cover`, whose table and data are in the
+    /// payload.
     Data {
         /// How many sectors of the answer this is.
         sectors: u64,

@@ -64,12 +64,13 @@ pub enum StoreOperation {
     },
     /// To hand hosts to stores that have clearly less to do, until that is even.
     Rebalance,
-    /// To strike a store that does not answer off the list of those there are. If it comes back, so does its entry.
+    /// To strike a store that does not answer off the list of those there are. If it comes back, so
+    /// does its entry.
     Forget {
         /// Which.
         id: StoreId,
     },
-    /// About the second place of all objects.
+    /// An operation on the replica.
     Replica(ReplicaOperation),
     /// Asks for a certificate, from who is to become a store and has a token.
     Sign {

@@ -27,7 +27,8 @@ pub enum VolumeOperation {
         /// Which.
         name: String,
     },
-    /// Deletes one that no host has attached. Where the store keeps deleted volumes for a time it is one of those then.
+    /// Deletes one that no host has attached. Where the store keeps deleted volumes for a time it
+    /// is one of those then.
     Delete {
         /// Which.
         name: String,
@@ -44,7 +45,8 @@ pub enum VolumeOperation {
         /// Of which.
         name: String,
     },
-    /// Asks for an attribute: bytes that a host keeps with the volume, outside of its address space.
+    /// Asks for an attribute: bytes that a host keeps with the volume, outside of its address
+    /// space.
     GetAttribute {
         /// Of which volume.
         volume: VolumeId,
@@ -61,8 +63,8 @@ pub enum VolumeOperation {
         attribute: String,
         /// At most [`super::MAX_ATTRIBUTE_BYTES`]; empty to forget it.
         data: Vec<u8>,
-        /// The [digest](attribute_digest) of the only value that it may replace: [`VolumeError::Changed`] if there is
-        /// another one. Nothing to replace any.
+        /// The [digest](attribute_digest) of the only value that it may replace:
+        /// [`VolumeError::Changed`] if there is another one. Nothing to replace any.
         replaces: Option<[u8; 32]>,
     },
     /// Makes one larger, attached or not.
@@ -79,7 +81,8 @@ pub enum VolumeOperation {
         /// What.
         operation: SnapshotOperation,
     },
-    /// Makes one smaller that no host has attached: what was beyond is gone, also if it is made larger again.
+    /// Makes a volume smaller that no host has attached. The data beyond the new end is gone, even
+    /// if the volume grows again.
     Shrink {
         /// Which.
         name: String,
@@ -91,7 +94,7 @@ pub enum VolumeOperation {
         /// Which.
         name: String,
     },
-    /// Something about volumes that are deleted.
+    /// An operation on deleted volumes.
     Trash(TrashOperation),
 }
 
