@@ -507,7 +507,7 @@ async fn session(
             connection.close(super::CloseCode::Done, "done");
             "closed".to_owned()
         }
-        Some(Ok(())) => "nobody listens any more".to_owned(),
+        Some(Ok(())) => "the host has closed the link".to_owned(),
         Some(Err(error)) => error.to_string(),
     };
     if !closed {

@@ -11,24 +11,26 @@ pub enum LinkError {
     Address(String),
     /// Store and credential are of different installations.
     #[error(
-        "the credential belongs to another CA: if the store was installed anew, copy its new admin.toml here"
+        "the credential belongs to another CA: if the store was installed anew, copy its new \
+         admin.toml here"
     )]
     WrongCa,
     /// The client's certificate is past its end.
     #[error(
-        "the credential has expired: run `longhaul credential rotate --state STATE` where the store runs and copy its \
-         new admin.toml here"
+        "the credential has expired: run `longhaul credential rotate --state STATE` where the \
+         store runs and copy its new admin.toml here"
     )]
     Expired,
     /// The store's certificate is past its end.
     #[error(
-        "the store's certificate is not valid at this time: check the clocks, then restart the store, which renews it"
+        "the store's certificate is not valid at this time: check the clocks, then restart the \
+         store, which renews it"
     )]
     StoreExpired,
     /// The client's certificate was withdrawn.
     #[error(
-        "the credential was withdrawn by `longhaul credential rotate` or `revoke`: copy the store's new admin.toml here, or \
-         get another one"
+        "the credential was withdrawn by `longhaul credential rotate` or `revoke`: copy the \
+         store's new admin.toml here, or get another one"
     )]
     Revoked,
     /// A store has turned a client away because of its credential.

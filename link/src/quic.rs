@@ -538,7 +538,7 @@ impl Arriving {
                 Ok(result) => Ok(Box::new(result?)),
             },
             () = stranger.dropped() => {
-                Err(LinkError::Lost("others came after it, and it was not done".into()))
+                Err(LinkError::Lost("it did not finish before newer connections".into()))
             }
         }
     }

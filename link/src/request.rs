@@ -204,7 +204,8 @@ impl Requests {
             let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
             if heard + REPLY_TIMEOUT <= limit {
                 bail!(
-                    "the store at {} is connected but did not answer within {} s: look at its log and try again",
+                    "the store at {} is connected but did not answer within {} s: look at its log \
+                     and try again",
                     self.address,
                     REPLY_TIMEOUT.as_secs()
                 );

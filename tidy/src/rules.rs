@@ -15,10 +15,10 @@ const MAX_FIELDS: usize = 20;
 const MAX_CIRCLE: usize = 2;
 /// Lines that are longer than they should be, by directory. They only get fewer.
 const LONGER_LINES: [(&str, usize); 12] = [
-    ("core", 95),
+    ("core", 67),
     ("base", 1),
     ("objects", 5),
-    ("link", 28),
+    ("link", 10),
     ("api", 13),
     ("store", 17),
     ("cli", 6),

@@ -150,8 +150,8 @@ pub fn decide(
     }
     if journal.epoch > epoch {
         return Err(AttachError::Damaged(format!(
-            "the journal is of epoch {}, the log ends in epoch {epoch}: part of the log is gone; bring the missing \
-             segments back from a copy of the object store",
+            "the journal is of epoch {}, the log ends in epoch {epoch}: part of the log is gone; \
+             bring the missing segments back from a copy of the object store",
             journal.epoch
         )));
     }

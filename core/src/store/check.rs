@@ -321,7 +321,7 @@ impl RootCheck {
             == (said.number, said.header_crc, said.sectors, said.committed, said.clean)
             && state.history == said.history;
         if !same {
-            return Err("its state is not what the segments say".to_owned());
+            return Err("its state differs from the segments".to_owned());
         }
         let (mut map, mut expected) = (runs(&self.table), runs(&log.table));
         loop {
@@ -333,7 +333,7 @@ impl RootCheck {
                     let first = at(found).into_iter().chain(at(expected)).map(|range| range.lba);
                     let first = first.min().unwrap_or(0);
                     return Err(format!(
-                        "its map is not what the segments say, from sector {first} on"
+                        "its map differs from the segments, from sector {first} on"
                     ));
                 }
             }

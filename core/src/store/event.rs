@@ -222,20 +222,20 @@ pub enum OpenError {
     NoSnapshot,
     /// A clone's first object is missing.
     #[error(
-        "the snapshot that this clone began with is gone: bring the roots of its parent back from a copy of the object \
-         store, and the volume is opened again; nothing has been changed"
+        "the snapshot that this clone began with is gone: bring the roots of its parent back from \
+         a copy of the object store, and the store opens the volume again; it has changed nothing"
     )]
     NoParent,
     /// No root of the parent has the snapshot that a clone begins with yet.
     #[error(
-        "no root of its parent has the snapshot that this clone began with yet: the parent's engine writes one; the volume is \
-         opened again"
+        "no root of its parent has the snapshot that this clone began with yet: the parent's \
+         engine writes one, and the store opens the volume again"
     )]
     ParentBehind,
     /// A segment in the middle of the log is not there.
     #[error(
-        "segment {key} is missing although later ones exist: bring it back from a copy of the object store, and the \
-         volume is opened again; nothing has been changed"
+        "segment {key} is missing although later ones exist: bring it back from a copy of the \
+         object store, and the volume is opened again; nothing has been changed"
     )]
     Missing {
         /// Of the segment.
@@ -243,8 +243,9 @@ pub enum OpenError {
     },
     /// A segment's header, footer or place in the log is not valid.
     #[error(
-        "segment {key} is damaged ({reason}): bring it back from a copy of the object store, and the volume is opened again; \
-         `longhaul check` lists all damage; nothing has been changed"
+        "segment {key} is damaged ({reason}): bring it back from a copy of the object store, and \
+         the store opens the volume again; `longhaul check` lists all damage; the store has \
+         changed nothing"
     )]
     Damaged {
         /// Of the segment.
@@ -254,8 +255,9 @@ pub enum OpenError {
     },
     /// The segments end before the segment of a root.
     #[error(
-        "{key} was made of segments up to {number}, but they end at {end}: bring the missing ones back from a \
-         copy of the object store, and the volume is opened again; nothing has been changed"
+        "{key} needs segments up to {number}, but the log ends at {end}: bring the missing ones \
+         back from a copy of the object store, and the store opens the volume again; it has \
+         changed nothing"
     )]
     Truncated {
         /// Of the root.

@@ -122,7 +122,7 @@ impl LogState {
             && let Some(note) = &segment.footer.note
             && self.snapshots.at(note.segment).is_some_and(|taken| taken.sectors > self.sectors)
         {
-            return Err("it rolls back to what is larger than the volume");
+            return Err("it rolls back to a snapshot that is larger than the volume");
         }
         if segment.footer.pieces.iter().any(|piece| !piece.range.fits(self.sectors)) {
             return Err("it holds writes beyond the end of the volume");

@@ -237,7 +237,7 @@ impl Moves {
                 None => {
                     let (key, reason) = (
                         catalog::bundle_key(bundle.id),
-                        MapError::Invalid("it does not have what the map says"),
+                        MapError::Invalid("it does not have the entries that the map names"),
                     );
                     return Ok(MovesStep::Stale(Lost { key, range, reason }));
                 }

@@ -253,7 +253,7 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
         return Err(MapError::Checksum("header"));
     }
     if raw.volume.get() != spec.id.0 {
-        return Err(MapError::Invalid("it is that of another volume"));
+        return Err(MapError::Invalid("it belongs to another volume"));
     }
     if raw.body_bytes.get() > body.len() as u64 {
         return Err(MapError::Short);
@@ -373,7 +373,8 @@ mod tests {
         let expected = [
             "4c485254 0100 0000 edfe0000000000000000000000000000",
             "0500000000000000 4000000000000000 e803000000000000 0900000000000000",
-            "efbeadde 01000000 01000000 03000000 02000000 02000000 9b01000000000000 52ac6bf6 6f7eddaf",
+            "efbeadde 01000000 01000000 03000000 02000000 02000000 9b01000000000000 52ac6bf6 \
+             6f7eddaf",
             "0100000000000000 0500000000000000 0400000000000000 02000000000000000000000000000000",
             "abababababababababababababababababababababababababababababababab",
             "080801",

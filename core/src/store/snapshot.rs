@@ -128,24 +128,24 @@ impl Snapshots {
                     && self.named(&note.name).is_none()
                     && self.identified(note.id).is_none();
                 if !new || self.list.len() >= MAX_SNAPSHOTS {
-                    return Err("it takes a snapshot that cannot be");
+                    return Err("it takes an impossible snapshot");
                 }
             }
             SegmentKind::DeleteSnapshot | SegmentKind::Rollback
                 if snapshot.is_none_or(|snapshot| snapshot.id != note.id) =>
             {
-                return Err("it is about a snapshot that there is not");
+                return Err("it names a snapshot that does not exist");
             }
             SegmentKind::Clone => {
                 let new = self.clone_of(note.id).is_none() && self.clones.len() < MAX_CLONES;
                 if snapshot.is_none() || !new {
-                    return Err("it makes a clone that cannot be");
+                    return Err("it makes an impossible clone");
                 }
             }
             SegmentKind::Forget
                 if self.clone_of(note.id).is_none_or(|clone| clone.segment != note.segment) =>
             {
-                return Err("it is about a clone that there is not");
+                return Err("it names a clone that does not exist");
             }
             _ => {}
         }

@@ -517,7 +517,7 @@ impl ResponseHeader {
     /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; BHS_BYTES] {
-        debug_assert!(self.data_bytes <= MAX_DATA_SEGMENT_BYTES, "cut to what was negotiated");
+        debug_assert!(self.data_bytes <= MAX_DATA_SEGMENT_BYTES, "cut to the negotiated length");
         let mut b = [0; BHS_BYTES];
         let put16 = |b: &mut [u8; BHS_BYTES], at: usize, value: u16| {
             b[at..at + 2].copy_from_slice(&value.to_be_bytes());

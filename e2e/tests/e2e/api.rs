@@ -505,6 +505,6 @@ fn a_credential_shows_what_is_its_own_over_http_and_says_why_it_is_refused() {
     let at = site.store.address.as_str();
     let wrong = with(&foreign, ["volume", "list", "--store", at]);
     wrong.fails(1, &["cannot reach the store at", "belongs to another CA"]);
-    with(&site.path("none.toml"), ["volume", "list"]).fails(1, &["no credential file"]);
+    with(&site.path("none.toml"), ["volume", "list"]).fails(1, &["none.toml does not exist"]);
     with(&admin, ["volume", "list", "--store", "nonsense"]).fails(1, &["give it as HOST:PORT"]);
 }

@@ -251,7 +251,7 @@ fn throttled_cut_and_slow_requests_only_take_time() {
     });
     beside(&host, &mut history, rng.u64(..), || std::thread::sleep(Duration::from_secs(4)));
     let log = site.store.server().log();
-    assert!(log.contains("said not to exist"), "no read was asked for: {log}");
+    assert!(log.contains("does not find it"), "no read was asked for: {log}");
     // And if a store opens the volume just then, it does so again later.
     host.wait_drained("disk", LIMIT);
     let names = gateway.objects().into_iter().map(|(name, _)| name);

@@ -33,8 +33,8 @@ impl Pair {
         let Some(text) = read_if_there(path)? else { return Ok(None) };
         let context = || {
             format!(
-                "{} is damaged: restore it from a backup, or remove all of its directory to start over with \
-                 new credentials",
+                "{} is damaged: restore it from a backup, or remove all of its directory to start \
+                 over with new credentials",
                 path.display()
             )
         };

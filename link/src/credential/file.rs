@@ -58,19 +58,20 @@ impl Credential {
         if let Some(tenant) = tenant_of(&credential.serial).filter(|_| credential.not_after <= now)
         {
             bail!(
-                "the credential {shown} expired on {until}: get a new one, which `longhaul credential issue --tenant {tenant}` \
-                 makes where the store runs"
+                "the credential {shown} expired on {until}: get a new one, which `longhaul \
+                 credential issue --tenant {tenant}` makes where the store runs"
             );
         }
         if credential.not_after <= now {
             bail!(
-                "the credential {shown} expired on {until}: run `longhaul credential rotate --state STATE` where the \
-                 store runs and copy its new admin.toml here"
+                "the credential {shown} expired on {until}: run `longhaul credential rotate \
+                 --state STATE` where the store runs and copy its new admin.toml here"
             );
         }
         if credential.not_after - now < Duration::days(WARN_DAYS) {
             tracing::warn!(
-                "the credential {shown} expires on {until}: renew it with `longhaul credential renew`"
+                "the credential {shown} expires on {until}: renew it with `longhaul credential \
+                 renew`"
             );
         }
         Ok(credential)
@@ -84,8 +85,8 @@ impl Credential {
         let shown = path.display();
         let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => anyhow!(
-                "there is no credential file {shown}: a store writes STATE/credentials/admin.toml at its first start; \
-                 copy that file here"
+                "the credential file {shown} does not exist: a store writes \
+                 STATE/credentials/admin.toml at its first start; copy that file here"
             ),
             _ => anyhow!("cannot read the credential file {shown}: {error}"),
         })?;
@@ -253,7 +254,8 @@ fn warn_if_others_can_read(path: &Path, metadata: &std::fs::Metadata) {
     use std::os::unix::fs::PermissionsExt as _;
     if metadata.permissions().mode() & 0o077 != 0 {
         tracing::warn!(
-            "other users can read the credential {path}, which gives full access to the store: chmod 600 {path}",
+            "other users can read the credential {path}, which gives full access to the store: \
+             chmod 600 {path}",
             path = path.display()
         );
     }

@@ -169,8 +169,9 @@ pub fn check_patterns(patterns: &[String], tenant: Option<&str>) -> Result<()> {
             && parts.iter().all(|part| !part.is_empty() && part.bytes().all(byte));
         if !good {
             bail!(
-                "{pattern:?} is no pattern of volumes: use letters, digits, `.`, `_`, `-`, and `*` for any of them; the \
-                 installation's own credentials may name volumes of tenants as TENANT/NAME"
+                "{pattern:?} is no pattern of volumes: use letters, digits, `.`, `_`, `-`, and `*` \
+                 for any of them; the installation's own credentials may name volumes of tenants \
+                 as TENANT/NAME"
             );
         }
     }
@@ -184,8 +185,8 @@ pub fn check_patterns(patterns: &[String], tenant: Option<&str>) -> Result<()> {
 pub fn check_credential_name(name: &str) -> Result<()> {
     if name.len() > MAX_NAME_BYTES || check_name(name).is_err() {
         bail!(
-            "{name:?} is no name of a credential: begin with a letter or digit, and use at most {MAX_NAME_BYTES} letters, \
-             digits, `.`, `_` and `-`"
+            "{name:?} is no name of a credential: begin with a letter or digit, and use at most \
+             {MAX_NAME_BYTES} letters, digits, `.`, `_` and `-`"
         );
     }
     Ok(())

@@ -250,7 +250,8 @@ pub(super) fn installation(state: &Path) -> Result<(Pair, IssuedFile)> {
     let (Some(ca), Some(issued)) = (Pair::read(&dir.join("ca.pem"))?, IssuedFile::read(&dir)?)
     else {
         bail!(
-            "{} holds no credentials of a store: give the state directory of a store that has been started once",
+            "{} holds no credentials of a store: give the state directory of a store that has been \
+             started once",
             state.display()
         );
     };
@@ -334,7 +335,8 @@ pub fn issue(state: &Path, wanted: &Wanted<'_>, file: &Path) -> Result<()> {
         }
         if issued.list.accepted.values().any(|grant| grant.name == *name) {
             bail!(
-                "there is a credential {name}: give this one another name, or revoke that one first"
+                "credential {name} exists already: give this one another name, or revoke that one \
+                 first"
             );
         }
         let of = Leaf::Client { name, tenant: *tenant };
@@ -371,7 +373,8 @@ pub fn renew(state: &Path, serial: &str, key: &str, request: &[u8]) -> Result<Ve
         let its = |other: &&Grant| other.key == old.key;
         if issued.list.accepted.values().filter(its).count() >= RENEWALS {
             bail!(
-                "credential {} was renewed {} times, and no certificate of it has ended: use the newest",
+                "credential {} was renewed {} times, and no certificate of it has ended: use the \
+                 newest",
                 old.name,
                 RENEWALS - 1
             );
@@ -409,8 +412,8 @@ pub fn revoke(state: &Path, which: Option<&str>, tenant: Option<&str>) -> Result
         };
         if revoked > 0 && !issued.list.accepted.iter().any(everything) {
             bail!(
-                "that is the last credential that may do everything: `longhaul credential rotate` replaces it, or issue \
-                 another one first"
+                "that is the last credential with all permissions: `longhaul credential rotate` \
+                 replaces it, or issue another one first"
             );
         }
         Ok((revoked > 0, revoked))

@@ -66,10 +66,11 @@ impl Joining {
     /// If the text is no token, is past its time, or `state` is that of another installation.
     pub fn begin(state: &Path, text: &str) -> Result<Joining> {
         let token = Credential::parse(text)
-            .context("this is no token: give what `longhaul store invite` wrote")?;
+            .context("this is no token: give the output of `longhaul store invite`")?;
         if token.not_after <= OffsetDateTime::now_utc() {
             bail!(
-                "the token has expired, as it is good for an hour: have `longhaul store invite` make another one"
+                "the token has expired, as it is good for an hour: have `longhaul store invite` \
+                 make another one"
             );
         }
         let dir = directory(state);
@@ -77,7 +78,7 @@ impl Joining {
             && other.certificate != token.ca
         {
             bail!(
-                "{} is the state of a store of another installation: give another directory with --state",
+                "{} belongs to a store of another installation: give another directory with --state",
                 state.display()
             );
         }
@@ -112,7 +113,7 @@ impl Joining {
         let mut issued = IssuedFile::read(&dir)?.unwrap_or_else(|| IssuedFile::new(&[]));
         if !signed.list.is_empty() {
             let list: Accepted = serde_json::from_slice(&signed.list)
-                .context("the store sent no list of what is accepted")?;
+                .context("the store sent no list of accepted certificates")?;
             issued.list = issued.list.merged(&list);
         }
         let serial = inspect(&own.certificate)?.serial;
@@ -172,7 +173,8 @@ pub fn answer(state: &Path, token: &str, store: &str, request: &[u8]) -> Result<
         let mut list = serde_json::to_vec(&issued.list)?;
         if list.len() > MAX_LIST_BYTES {
             tracing::warn!(
-                "the list of accepted certificates is too long for a store that waits over a replica"
+                "the list of accepted certificates is too long for a store that waits over a \
+                 replica"
             );
             list.clear();
         }

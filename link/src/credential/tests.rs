@@ -329,7 +329,7 @@ fn each_mistake_has_its_message() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("admin.toml");
     let message = |path: &Path| format!("{:#}", Credential::load(path).unwrap_err());
-    assert!(message(&path).contains("there is no credential file"));
+    assert!(message(&path).contains("admin.toml does not exist"));
     assert!(message(dir.path()).contains("is not a file"));
     std::fs::write(&path, "not = toml = at all").unwrap();
     assert!(message(&path).contains("not valid TOML"), "{}", message(&path));

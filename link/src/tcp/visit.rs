@@ -67,7 +67,7 @@ async fn attempt(
     answered: Arc<AtomicBool>,
 ) -> Result<Visit, (String, LinkError)> {
     let reached = async {
-        let mut failed = LinkError::Address("it stands for nothing".into());
+        let mut failed = LinkError::Address("the address names no host".into());
         for socket in resolve(&address).await? {
             match speak(&connector, socket, &answered).await {
                 Ok(stream) => return Ok(stream),

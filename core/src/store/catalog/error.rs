@@ -7,14 +7,14 @@ use crate::wire::link::MAX_NAME_BYTES;
 pub enum CatalogError {
     /// Not a name.
     #[error(
-        "{0:?} is not a volume name: use 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes and underscores, beginning \
-         with a letter or digit"
+        "{0:?} is not a volume name: use 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes and \
+         underscores, beginning with a letter or digit"
     )]
     Name(String),
     /// Not the name of a tenant.
     #[error(
-        "{0:?} is not the name of a tenant: use 1 to 63 letters, digits, dots, dashes and underscores, beginning with a \
-         letter or digit"
+        "{0:?} is not the name of a tenant: use 1 to 63 letters, digits, dots, dashes and \
+         underscores, beginning with a letter or digit"
     )]
     Tenant(String),
     /// The object is no record of a tenant.
@@ -30,7 +30,8 @@ pub enum CatalogError {
     BlockSize(u32),
     /// Not a size.
     #[error(
-        "a volume of {sectors} sectors cannot be: use a positive multiple of {block_bytes} bytes, at most 4 EiB"
+        "a volume of {sectors} sectors is impossible: use a positive multiple of {block_bytes} \
+         bytes, at most 4 EiB"
     )]
     Size {
         /// The requested size.
@@ -40,8 +41,8 @@ pub enum CatalogError {
     },
     /// Smaller than it is.
     #[error(
-        "the volume has {have} bytes, {asked} bytes were asked for: to cut off its end, and what is there, stop its host and \
-         use `longhaul volume resize --force`"
+        "the volume has {have} bytes, the request is for {asked}: to cut off its end with the data \
+         there, stop its host and use `longhaul volume resize --force`"
     )]
     Shrink {
         /// Its size in bytes.
@@ -51,7 +52,8 @@ pub enum CatalogError {
     },
     /// Not a description.
     #[error(
-        "object {key} does not describe a volume: {reason}; bring it back from a copy of the object store"
+        "object {key} does not describe a volume: {reason}; bring it back from a copy of the \
+         object store"
     )]
     Spec {
         /// Of the object.
@@ -60,7 +62,7 @@ pub enum CatalogError {
         reason: String,
     },
     /// The object is no record of a deleted volume.
-    #[error("object {key} does not say what is deleted: {reason}; bring it back from a copy")]
+    #[error("object {key} does not describe a deleted volume: {reason}; bring it back from a copy")]
     Trash {
         /// Of the object.
         key: String,

@@ -94,7 +94,7 @@ impl Procedure for Claim {
             Ok(None) => {}
             Err(error) => {
                 let name = &self.spec.name;
-                let why = format!("volume {name}: it is not known which store has it: {error}");
+                let why = format!("volume {name}: its store is unknown: {error}");
                 facts.note(Note::Warning(why));
             }
         }
@@ -226,7 +226,10 @@ fn newest(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(u64, Newest), Halt
             Ok((number, lease.map_or_else(Newest::Damaged, Newest::Lease)))
         }
         Err(GetError::Damaged(reason)) => Ok((number, Newest::Damaged(reason))),
-        Err(GetError::NotFound) => Err(Halt::Failed(format!("{key} is in the list and not there"))),
+        Err(GetError::NotFound) => Err(Halt::Failed(format!(
+            "the list has {key}, but the object is \
+                                                             missing"
+        ))),
         Err(GetError::Failed(error)) => Err(Halt::Failed(error)),
     }
 }

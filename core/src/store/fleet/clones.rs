@@ -49,7 +49,7 @@ impl CloneVolume {
 
     fn make(&self, facts: &mut Facts<'_>) -> Result<CatalogEntry, Halt> {
         let SnapshotReply::Pinned { sectors, parents } = self.note(facts)? else {
-            return Err(failed("the parent has not said what the clone begins with").into());
+            return Err(failed("the parent has not named the first segment of the clone").into());
         };
         let spec = VolumeSpec {
             id: self.id,

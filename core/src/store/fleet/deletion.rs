@@ -191,7 +191,8 @@ impl RestoreVolume<'_> {
                 _ => Some(failed("it took too long; try again")),
             },
             Ok(false) => Some(invalid(
-                "it is a clone, and the volume that it shares data with is deleted: restore that first",
+                "it is a clone, and the volume that it shares data with is deleted: restore that \
+                 first",
             )),
             Err(error) => Some(error),
         };

@@ -185,7 +185,7 @@ pub(super) fn has_no_clones(
     let prefix = tenant.map_or_else(|| VOLUMES_PREFIX.to_owned(), of_tenant);
     let of_nobody = |key: &String| tenant.is_some() || !key.starts_with(&of_tenants());
     if let Some(key) = damaged.iter().find(|key| key.starts_with(&prefix) && of_nobody(key)) {
-        let why = "which may be one: bring that back from a copy first";
+        let why = "which may be one: bring it back from a copy first";
         return Err(invalid(format!("it has clones, and {key} is damaged, {why}")).into());
     }
     let there = specs.into_iter().filter(|spec| clones.contains(&spec.id));

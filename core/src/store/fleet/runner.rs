@@ -431,7 +431,11 @@ impl<P: Procedure> Runner<P> {
                 self.wanted = Some(Effect::Pause(pause));
                 self.ends_round = true;
             }
-            (Err(Unknown), None) => debug_assert!(false, "a procedure knows not what it wants"),
+            (Err(Unknown), None) => debug_assert!(
+                false,
+                "the procedure asks for nothing and has \
+                                                          no outcome"
+            ),
         }
     }
 

@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
 
 fn no_such(name: &str) -> VolumeError {
     invalid(format!(
-        "there is no tenant {name}; `longhaul tenant list` shows those there are, `longhaul tenant create` makes one"
+        "tenant {name} does not exist; `longhaul tenant list` shows the existing ones, `longhaul \
+         tenant create` makes one"
     ))
 }
 
@@ -343,7 +344,7 @@ fn create(facts: &mut Facts<'_>, tenant: &str, limits: &TenantLimits) -> Result<
     check(limits)?;
     let (number, there) = record(facts, tenant)?;
     if there.is_some() || put(facts, tenant, number, Some(limits))?.is_none() {
-        return Err(invalid(format!("there is a tenant {tenant} already")).into());
+        return Err(invalid(format!("tenant {tenant} exists already")).into());
     }
     show(facts, tenant)
 }

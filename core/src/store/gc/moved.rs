@@ -77,7 +77,7 @@ impl Moved {
     /// # Errors
     /// The damage of the root.
     pub fn take(bytes: &mut &[u8]) -> Result<Moved, MapError> {
-        let bad = MapError::Invalid("impossible list of what has moved");
+        let bad = MapError::Invalid("impossible list of moves");
         let (head, mut rest) = bytes.split_first_chunk::<24>().ok_or(bad)?;
         let number = |at: usize| head[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | *b as usize);
         let long = |at: usize| number(at) as u64 | (number(at + 4) as u64) << 32;

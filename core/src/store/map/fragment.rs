@@ -187,7 +187,7 @@ impl Fragment {
         if fragment.bytes() == object_bytes && raw.reserved.get() == 0 {
             Ok(fragment)
         } else {
-            Err(MapError::Invalid("its size is not what its trailer says"))
+            Err(MapError::Invalid("its size differs from its trailer"))
         }
     }
 
@@ -224,7 +224,7 @@ impl Fragment {
         if (entries, data_sectors, holes, at) == said {
             Ok(fragment)
         } else {
-            Err(MapError::Invalid("its entries are not what its trailer says"))
+            Err(MapError::Invalid("its entries differ from its trailer"))
         }
     }
 }

@@ -186,7 +186,7 @@ impl Outputs {
                         {
                             *key = facts.data_key(number);
                         }
-                        Err("it is said not to exist, and was there".into())
+                        Err("the object store does not find it, but it existed".into())
                     } else {
                         Ok(ObjectOutcome::NotFound)
                     }
@@ -218,7 +218,7 @@ impl Outputs {
         key: String,
         error: String,
     ) -> Option<FinishedOperation> {
-        // Not only what a copy that lags behind says, nor for a moment.
+        // Neither an answer of a lagging copy alone, nor a failure of a moment.
         let stays = pending.missing == 2 || pending.missing == 0 && pending.failures == UNREADABLE;
         if stays && matches!(pending.operation, ObjectOperation::Get { .. }) {
             self.event(Event::Unreadable { key: key.clone() });

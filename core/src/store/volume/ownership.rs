@@ -373,8 +373,8 @@ impl Ownership {
         let current = log.epoch();
         if epoch > current {
             return Err(AttachError::Damaged(format!(
-                "the host is in epoch {epoch}, the log ends in epoch {current}: part of the log is gone; bring the \
-                 missing segments back from a copy of the object store"
+                "the host is in epoch {epoch}, the log ends in epoch {current}: part of the log is \
+                 gone; bring the missing segments back from a copy of the object store"
             )));
         }
         let owner = log.host();

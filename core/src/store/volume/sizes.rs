@@ -55,8 +55,9 @@ pub(super) fn may_shrink(
         }
         (Ok(()), Some(host)) if connected => Err(VolumeError::InUse(host)),
         (Ok(()), Some(host)) if !log.clean => invalid(format!(
-            "host {host} has the volume attached but is not connected: start it and let it stop in order, or give up \
-             what it owes with `longhaul volume accept-loss`, then make the volume smaller"
+            "host {host} has the volume attached but is not connected: start it and let it stop in \
+             order, or give up its writes with `longhaul volume accept-loss`, then make the volume \
+             smaller"
         )),
         (Ok(()), _) => Ok(sectors != have),
     }

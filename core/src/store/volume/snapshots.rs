@@ -143,7 +143,8 @@ pub(super) fn may_roll_back(
     if sectors > log.sectors {
         let bytes = sectors * SECTOR_BYTES;
         return Err(VolumeError::Invalid(format!(
-            "the snapshot is larger than the volume: make the volume as large first ({bytes} bytes), then roll back"
+            "the snapshot is larger than the volume: make the volume as large first ({bytes} \
+             bytes), then roll back"
         )));
     }
     Ok(Note { segment, id, created: 0, name: String::new() })

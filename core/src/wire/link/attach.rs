@@ -35,12 +35,13 @@ pub struct Attached {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum AttachError {
     /// No volume of that name or identity.
-    #[error("there is no such volume; `longhaul volume list` shows those there are")]
+    #[error("the volume does not exist; `longhaul volume list` shows the existing ones")]
     NotFound,
     /// A host acknowledged writes that never arrived.
     #[error(
-        "host {host} acknowledged writes to {bytes} bytes that never arrived: start it again, or bring its state \
-         directory here; or see `longhaul volume lost` and give them up with `longhaul volume accept-loss`"
+        "host {host} acknowledged writes to {bytes} bytes that never arrived: start it again, or \
+         bring its state directory here; or see `longhaul volume lost` and give them up with \
+         `longhaul volume accept-loss`"
     )]
     LossPending {
         /// Whose writes.
@@ -50,8 +51,8 @@ pub enum AttachError {
     },
     /// Another epoch went on without the writes that this journal holds.
     #[error(
-        "the journal holds writes {from}..={to} of epoch {epoch}, but the volume went on without them: \
-         move the journal away to keep them for salvage, or delete it to give them up"
+        "the journal holds writes {from}..={to} of epoch {epoch}, but the volume went on without \
+         them: move the journal away to keep them for salvage, or delete it to give them up"
     )]
     Diverged {
         /// The journal's epoch.
@@ -71,8 +72,8 @@ pub enum AttachError {
     },
     /// The journal belongs to another volume of the same name.
     #[error(
-        "the journal belongs to volume {0}, which was deleted and created again: move the journal away to attach the \
-         new volume"
+        "the journal belongs to volume {0}, which was deleted and created again: move the journal \
+         away to attach the new volume"
     )]
     WrongVolume(VolumeId),
     /// The store cannot open the volume.
@@ -86,8 +87,9 @@ pub enum AttachError {
     Forbidden(String),
     /// Another host has it, and has a connection or had one a moment ago.
     #[error(
-        "volume {volume} is in use by {}, which is connected or was a moment ago: stop that host or run `longhaul detach {volume}` there; \
-         or take the volume from it with `longhaul attach {volume} --take-over`",
+        "volume {volume} is in use by {}, which is connected or was a moment ago: stop that host \
+         or run `longhaul detach {volume}` there; or take the volume from it with `longhaul attach \
+         {volume} --take-over`",
         who(*host, by)
     )]
     InUse {
@@ -100,8 +102,8 @@ pub enum AttachError {
     },
     /// Another key than that of this session began the epoch to resume.
     #[error(
-        "refused: the epoch belongs to key {key}: start the host with the credential with which it attached the volume, or \
-         attach the volume anew (epoch {epoch})"
+        "refused: the epoch belongs to key {key}: start the host with the credential with which it \
+         attached the volume, or attach the volume anew (epoch {epoch})"
     )]
     OtherKey {
         /// The epoch.
@@ -111,10 +113,10 @@ pub enum AttachError {
     },
     /// Only another key says that writes of this journal are, or will be, delivered in its epoch.
     #[error(
-        "epoch {epoch} of this volume belongs to key {key}, not to this session's, and writes that the journal holds are \
-         missing, or only said to have been delivered in that epoch: if this state directory went from one machine to \
-         another, or the credential has a new key, say so with `--take-over`; if not, move the journal away to keep \
-         it for salvage"
+        "epoch {epoch} of this volume belongs to key {key}, not to this session's, and the store \
+         lacks writes that the journal holds, or knows of their delivery only from that epoch: if \
+         this state directory went from one machine to another, or the credential has a new key, \
+         say so with `--take-over`; if not, move the journal away to keep it for salvage"
     )]
     Carried {
         /// The epoch.

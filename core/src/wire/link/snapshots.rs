@@ -211,7 +211,7 @@ impl SnapshotInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum SnapshotError {
     /// No such snapshot.
-    #[error("the volume has no such snapshot; `longhaul snapshot list` shows those there are")]
+    #[error("the volume has no such snapshot; `longhaul snapshot list` shows the existing ones")]
     NotFound,
     /// Another one has the name.
     #[error("the volume has a snapshot of that name; choose another name, or delete it first")]
@@ -220,18 +220,18 @@ pub enum SnapshotError {
     #[error("that identity is in use already; ask again with another one")]
     IdTaken,
     /// The volume has too many snapshots.
-    #[error("the volume has {0} snapshots, the most that there may be; delete some first")]
+    #[error("the volume has {0} snapshots, the most that it may have; delete some first")]
     TooMany(u32),
     /// It would have too many parents.
     #[error(
-        "a clone of this volume would have more than {0} volumes behind it; copy it into a volume of its own instead, with \
-         `longhaul volume export` and `import`"
+        "a clone of this volume would have more than {0} volumes behind it; copy it into a volume \
+         of its own instead, with `longhaul volume export` and `import`"
     )]
     TooDeep(u32),
     /// The host went away before it had delivered what it had acknowledged.
     #[error(
-        "the host that has the volume attached went away, or did not say what it has acknowledged: try again, or take the \
-         snapshot of what the store has with --no-barrier"
+        "the host that has the volume attached went away, or did not name its acknowledged writes: \
+         try again, or take the snapshot of the store's data with --no-barrier"
     )]
     NoBarrier,
 }

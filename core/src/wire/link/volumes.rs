@@ -191,7 +191,7 @@ pub struct LiveInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum VolumeError {
     /// No such volume.
-    #[error("there is no such volume; `longhaul volume list` shows those there are")]
+    #[error("the volume does not exist; `longhaul volume list` shows the existing ones")]
     NotFound,
     /// Another volume has the name.
     #[error("a volume of that name exists; choose another name, or delete it first")]
@@ -208,7 +208,7 @@ pub enum VolumeError {
     #[error("the store could not do it: {0}")]
     Store(String),
     /// The epoch is over.
-    #[error("epoch {0} has ended the one in which this was asked for")]
+    #[error("epoch {0} has ended the epoch of this request")]
     Fenced(Epoch),
     /// An error of an operation on snapshots.
     #[error(transparent)]
@@ -217,7 +217,7 @@ pub enum VolumeError {
     #[error("{0}")]
     Forbidden(String),
     /// An attribute does not have the value that the request wants to replace.
-    #[error("somebody else has changed it meanwhile: look at it, and try again")]
+    #[error("another one has changed it meanwhile: look at it, and try again")]
     Changed,
 }
 

@@ -346,7 +346,7 @@ impl MapMaintenance {
             (None, Some(newest)) => catalog::root_key(volume, newest),
             (None, None) => catalog::root_prefix(volume),
         };
-        let reason = "the volume was rolled back to a snapshot whose root is not there".to_owned();
+        let reason = "the volume rolled back to a snapshot whose root is missing".to_owned();
         self.effect(MapEffect::Failed(OpenError::Damaged { key, reason }));
     }
 
