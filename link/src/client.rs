@@ -42,9 +42,9 @@ pub enum LinkEvent {
         /// Version of the protocol on this connection.
         version: u16,
     },
-    /// A store that was connected before is tried again, and what is sent now of
-    /// [`ToStore::EarlyRead`] goes to it without waiting for an answer. All else waits for
-    /// [`LinkEvent::Up`]; or all is dropped, with [`LinkEvent::Unreachable`].
+    /// The link tries a store that was connected before. Frames of [`ToStore::EarlyRead`] now go
+    /// to it without waiting for an answer. All other frames wait for [`LinkEvent::Up`]; after
+    /// [`LinkEvent::Unreachable`] all of them are lost.
     Early,
     /// An attempt to connect came to nothing, [`Client::status`] says why; another one follows.
     Unreachable,

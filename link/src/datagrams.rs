@@ -102,7 +102,7 @@ impl Replies {
     /// Sends the reply to a request that came in a datagram; gives back any other.
     pub fn send(&self, connection: &dyn Connection, frame: Frame<ToHost>) -> Option<Frame<ToHost>> {
         let mut server = lock(&self.server);
-        // Without datagrams any more what was asked in them gets the reply that says so.
+        // Without datagrams any more, a request that came in one gets the reply that says so.
         let bytes = connection.datagram_bytes().unwrap_or(0);
         let given_back = server.handle_reply(frame, bytes);
         flush(&mut server, connection);

@@ -5,11 +5,12 @@
 //! within [`IDLE_TIMEOUT`]. A peer has to prove its identity by a certificate. The link does not
 //! know the meaning of a frame, apart from the first one (`Hello`) of each side.
 //!
-//! - [`transport`]: what the rest needs of a connection; [`quic`] and [`tcp`] are those there are, with
-//!   `tls` in common, and `dial` chooses.
-//! - `stripe`: a lane over several streams of it; [`congestion`]: how much may be under way.
-//! - [`datagrams`]: small reads that someone waits for, in datagrams where there are any.
-//! - `first`: what is sent before the store has answered, with what `sessions` remembers.
+//! - [`transport`]: the interface to a connection; [`quic`] and [`tcp`] implement it, `tls` is
+//!   common to both, and `dial` chooses.
+//! - `stripe`: a lane over several streams of it; [`congestion`]: the number of bytes in flight.
+//! - [`datagrams`]: small urgent reads, in datagrams if the transport has any.
+//! - `first`: the messages before the store has answered, with the remembered session of
+//!   `sessions`.
 //! - [`lane`]: frames onto and off a stream.
 //! - [`client`]: the host's side, which reconnects by itself.
 //! - `elsewhere`: from one store to another.

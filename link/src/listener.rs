@@ -129,7 +129,7 @@ struct Shared {
     sessions: Mutex<HashMap<u64, Session>>,
     /// Requests in datagrams of the sessions that are over.
     past_datagrams: Mutex<AnswerCounters>,
-    /// Sessions that were begun with data.
+    /// Sessions that began with data.
     early: AtomicU64,
     issued: Arc<Issued>,
     /// Addresses of all stores, which hosts get.

@@ -8,11 +8,11 @@ use crate::wire::link::{Frame, RequestId, ToHost, ToStore};
 use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Marks the request numbers of the requests from datagrams, so that the reply to one is never
-/// taken for the reply to a request of the same number that came by stream.
+/// Marks the request numbers of datagram requests. So the reply to one never counts as the reply to
+/// a request of the same number that came by stream.
 const DATAGRAM: RequestId = 1 << 63;
-/// Most requests of a session that are being executed for datagrams; others are dropped, which the
-/// host takes for a loss, and in the end it asks by stream.
+/// Most requests of a session that the store executes for datagrams at a time. It drops further
+/// ones. The host takes that for a loss, and in the end it asks by stream.
 const MAX_OPEN: usize = 2 * super::MAX_CALLS;
 /// Replies kept for what may be missing of them, and their bytes together.
 const MAX_DONE: usize = 32;
@@ -62,7 +62,7 @@ impl AnswerCounters {
 /// Requests and replies of one connection.
 #[derive(Debug)]
 pub struct DatagramServer {
-    /// Being executed, by call.
+    /// Requests in execution, by call.
     open: BTreeMap<u64, Open>,
     done: VecDeque<Reply>,
     done_bytes: usize,

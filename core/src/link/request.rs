@@ -15,7 +15,7 @@ pub fn fits_datagram(message: &ToStore) -> bool {
     }
 }
 
-/// The number of a request in a datagram.
+/// The number of a datagram request.
 pub(super) fn request_of(message: &mut ToStore) -> Option<&mut RequestId> {
     match message {
         ToStore::Read { request, .. }
@@ -25,7 +25,7 @@ pub(super) fn request_of(message: &mut ToStore) -> Option<&mut RequestId> {
     }
 }
 
-/// The request that a reply in datagrams names.
+/// The datagram request that a reply names.
 pub(super) fn answered_by(message: &mut ToHost) -> Option<&mut RequestId> {
     match message {
         ToHost::Data { request, .. } | ToHost::Status { request, .. } => Some(request),

@@ -196,8 +196,8 @@ pub enum ToStore {
         /// Since when.
         since: Moment,
     },
-    /// As [`ToStore::Read`], from a host that has asked to resume and has no answer yet; its Resume may
-    /// arrive later than this.
+    /// As [`ToStore::Read`], from a host that has asked to resume and has no answer yet; its Resume
+    /// may arrive later than this.
     EarlyRead {
         /// For the reply.
         request: RequestId,
@@ -397,8 +397,8 @@ pub enum ToHost {
         /// Whether there is.
         room: bool,
     },
-    /// How far the replica of the volume's objects is. The store sends it before it answers a resume, after it answers an
-    /// attach, and on each change.
+    /// The state of the replica of the volume's objects. It comes before the answer to a resume,
+    /// after the answer to an attach, and on every change.
     Replica {
         /// Which volume.
         volume: VolumeId,
