@@ -66,7 +66,7 @@ struct Readiness {
 pub trait Report: Send + Sync + 'static {
     /// Numbers in Prometheus text format, as [`Metrics::finish`] gives them.
     async fn metrics(&self) -> String;
-    /// The state for people and scripts; the error says why there is none to be had.
+    /// The state for people and scripts; the error gives the reason why it is missing.
     async fn status(&self) -> Result<serde_json::Value, String>;
     /// Whether the process serves at all; the error says what does not.
     async fn live(&self) -> Result<(), String> {

@@ -588,7 +588,7 @@ async fn stores(session: Session) -> Answer<Stores> {
     }
 }
 
-/// Strikes a store that is gone for good off the list of those there are.
+/// Strikes a store that is gone for good off the list of stores.
 #[utoipa::path(
     delete, path = "/v1/stores/{store}", params(("store" = String, Path, description = "Its \
                                                                                         identity")),

@@ -69,7 +69,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Nothing yet, with so many connections.
+    /// Nothing yet, with this number of connections.
     pub fn new(bounds: &Bounds) -> Counts {
         Counts {
             requests: AtomicU64::new(0),

@@ -39,7 +39,7 @@ pub struct CacheFile {
     pub pins: Pins,
 }
 
-/// Opens the cache of a volume, or makes one; `None` if there is to be none or there can be none.
+/// Opens the cache of a volume, or makes one; `None` if the host wants none or cannot have one.
 /// `sealed`: its content has to be encrypted. Blocks.
 pub fn open(
     state: &StateDir,

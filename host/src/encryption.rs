@@ -32,7 +32,7 @@ impl EncryptionPolicy {
     /// Reads what the command line names.
     ///
     /// # Errors
-    /// If a file is not good, or the same volume is to be encrypted and plain.
+    /// If a file is invalid, or the settings want the same volume both encrypted and plain.
     pub fn load(args: &KeyArgs) -> Result<EncryptionPolicy> {
         let mut openers = Vec::new();
         for text in &args.key_files {

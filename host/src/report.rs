@@ -280,7 +280,7 @@ impl From<VersionsStatus> for VersionsReport {
 /// Encrypting a volume anew in `/status`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RewriteReport {
-    /// Number of the data key that everything is to be under.
+    /// Number of the data key that all data should have in the end.
     pub key: u32,
     /// Whether everything is, and the store has it.
     pub done: bool,

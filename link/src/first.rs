@@ -69,7 +69,7 @@ impl First {
         write(lanes, Lane::Read, read).await
     }
 
-    /// Sends Hello and the reads that there are.
+    /// Sends Hello and the waiting reads.
     ///
     /// # Errors
     /// If the connection is over.

@@ -409,7 +409,7 @@ impl Inner {
             for entry in entries {
                 empty = false;
                 let entry = entry.map_err(error)?;
-                // No object of ours has a name that is not UTF-8.
+                // Every object of longhaul has a UTF-8 name.
                 let Ok(last) = entry.file_name().into_string() else { continue };
                 let key = if name.is_empty() { last } else { format!("{name}/{last}") };
                 match entry.metadata() {

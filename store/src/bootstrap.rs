@@ -25,7 +25,7 @@ pub(super) struct Bootstrap {
     /// All objects of the location.
     pub(super) base: Arc<dyn Objects>,
     pub(super) site: LocationRecord,
-    /// It has just been gone on with: whoever served volumes before may not know.
+    /// A store has just taken it over: the former stores may not know.
     pub(super) promoted: bool,
 }
 

@@ -124,7 +124,7 @@ impl Share {
             }
             stores.retain(|store| *store != holder);
         }
-        // Each store comes to the same without asking.
+        // Each store decides the same without asking.
         stores.push(self.me);
         let weight = |store: &StoreId| {
             let both = [volume.0.to_be_bytes(), store.0.to_be_bytes()].concat();

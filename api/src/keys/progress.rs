@@ -18,7 +18,7 @@ pub const PROGRESS_ATTRIBUTE: &str = "rewrite";
 pub struct Progress {
     /// In which epoch it says so: it is true as long as that lasts.
     pub epoch: Epoch,
-    /// Number of the data key that everything is to be under.
+    /// Number of the data key that all data should have in the end.
     pub key: u32,
     /// Whether everything is.
     pub done: bool,

@@ -70,7 +70,7 @@ fn ask(address: &str, request: &str) -> Result<(String, String)> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    // In one piece: whoever answers after the first would reset the connection at the second.
+    // In one piece: a peer that answers after the first would reset the connection at the second.
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;

@@ -1,4 +1,4 @@
-//! The root of an encrypted volume, as whoever had it last stated it under its keys.
+//! The root of an encrypted volume, as its last host stated it under the keys.
 
 use anyhow::Result;
 use longhaul_api::attributes;

@@ -60,8 +60,8 @@ pub async fn send(
     if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.segment >= snapshot.segment) {
         bail!("{name} was not taken after {}: the earlier one goes with --since", earlier.name);
     }
-    // By its name the store finds it, whoever has read it before; by its identity alone it would
-    // not.
+    // By its name the store finds it, even if nobody has read it before; by its identity alone it
+    // would not.
     let named = show(requests, &name.to_string()).await?;
     if named.id != snapshot.id {
         bail!("{name} has been deleted meanwhile, and another one has its name: try again");

@@ -77,7 +77,7 @@ const ROUND_STAMPS: u32 = 1 << 14;
 const STAMPS_SKIPPED: u32 = 1 << 15;
 /// Longest read of the file, in sectors of the volume (1 MiB).
 const RUN_SECTORS_MAX: u64 = 2048;
-/// After so many failed reads the cache gives the disk up.
+/// After this number of failed reads the cache gives up the disk.
 const FAILURES_MAX: u32 = 8;
 
 /// Why the volume offers data to the cache.

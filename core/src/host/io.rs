@@ -11,7 +11,7 @@ use crate::wire::link::AttachError;
 pub enum Event {
     /// Another epoch has begun. From now on all requests fail. The journal stays, for salvage.
     Fenced {
-        /// The epoch that ended ours.
+        /// The epoch that ended this host's.
         epoch: Epoch,
     },
     /// The journal accepts no more writes.

@@ -129,7 +129,7 @@ impl Packet {
         out.freeze()
     }
 
-    /// Takes a datagram apart; nothing if it is none of ours.
+    /// Parses a datagram; `None` if it is none of this protocol.
     #[must_use]
     pub fn decode(mut bytes: Bytes) -> Option<Packet> {
         let kind = bytes.try_get_u8().ok()?;

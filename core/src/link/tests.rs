@@ -155,7 +155,7 @@ impl Rig {
         Frame { message, payload: payload.into() }
     }
 
-    /// Goes on until so many replies are there; false if nothing more happens.
+    /// Continues until this number of replies has come; false if nothing more happens.
     fn run(&mut self, replies: usize) -> bool {
         while self.replies.len() < replies {
             let Some(((at, _), due)) = self.events.pop_first() else { return false };

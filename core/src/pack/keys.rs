@@ -130,8 +130,8 @@ impl Keys {
         self.newest
     }
 
-    /// Encrypts something small that whoever has the keys of the volume may read, and nobody else
-    /// can make. `nonce` must be random and never used before.
+    /// Encrypts something small that only a holder of the keys of the volume may read, can make.
+    /// `nonce` must be random and never used before.
     #[must_use]
     pub fn seal(&self, volume: VolumeId, nonce: [u8; NONCE_LEN], plain: &[u8]) -> Option<Vec<u8>> {
         let key = self.small_key(volume, self.newest)?;

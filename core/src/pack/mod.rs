@@ -170,7 +170,7 @@ impl Packer {
         self.packing.keys.as_ref()
     }
 
-    /// Whether what is under older keys is to be encrypted anew.
+    /// Whether the host encrypts data under older keys anew.
     #[must_use]
     pub fn retires(&self) -> bool {
         self.packing.keys.as_ref().is_some_and(Keys::retires)

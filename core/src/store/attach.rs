@@ -69,7 +69,7 @@ fn host_of(raw: U128) -> Option<HostId> {
     Some(HostId(raw.get())).filter(|host| *host != HostId(0))
 }
 
-/// Takes so many epochs off the front; `None` if they are not what [`encode_history`] wrote.
+/// Takes `epochs` epochs off the front; `None` if they are no output of [`encode_history`].
 pub(super) fn decode_history(bytes: &[u8], epochs: usize) -> Option<(Vec<HistoryEntry>, &[u8])> {
     let (history, rest) = <[RawEpoch]>::ref_from_prefix_with_elems(bytes, epochs).ok()?;
     let entry = |raw: &RawEpoch| HistoryEntry {

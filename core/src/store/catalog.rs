@@ -145,7 +145,7 @@ pub fn name_key(name: &str) -> String {
     }
 }
 
-/// The name of the volume whose object has that key, if it is one of ours.
+/// The name of the volume whose object has that key, if it is a key of this form.
 #[must_use]
 pub fn name_of_key(key: &str) -> Option<String> {
     let rest = key.strip_prefix(VOLUMES_PREFIX)?;
@@ -221,7 +221,7 @@ pub fn root_key(volume: VolumeId, name: RootName) -> String {
     format!("v/{volume}/root/{generation:016x}-{segment:016x}-{number:016x}")
 }
 
-/// The name of a root whose key begins with `prefix`, if it is one of ours.
+/// The name of a root whose key begins with `prefix`, if it is a key of this form.
 #[must_use]
 pub fn parse_root_key(prefix: &str, key: &str) -> Option<RootName> {
     let mut parts = key.strip_prefix(prefix)?.split('-').map(|part| parse_number("", part));
@@ -243,7 +243,7 @@ pub fn pin_key(volume: VolumeId, name: RootName) -> String {
     format!("v/{volume}/snap/{segment:016x}-{generation:016x}-{number:016x}")
 }
 
-/// The name of a snapshot's root whose key begins with `prefix`, if it is one of ours.
+/// The name of a snapshot's root whose key begins with `prefix`, if it is a key of this form.
 #[must_use]
 pub fn parse_pin_key(prefix: &str, key: &str) -> Option<RootName> {
     let RootName { generation: segment, segment: generation, number } =
@@ -318,7 +318,7 @@ pub fn attribute_key(volume: VolumeId, name: &str, epoch: Epoch, number: u64) ->
     format!("v/{volume}/attr/{name}/{epoch:016x}-{number:016x}")
 }
 
-/// Epoch and number of a value's key that begins with `prefix`, if it is one of ours.
+/// Epoch and number of a value's key that begins with `prefix`, if it is a key of this form.
 #[must_use]
 pub fn parse_attribute_key(prefix: &str, key: &str) -> Option<(Epoch, u64)> {
     let (epoch, number) = key.strip_prefix(prefix)?.split_once('-')?;
@@ -473,7 +473,7 @@ struct StoredSize {
     sectors: u64,
 }
 
-/// The content of the object at [`size_key`]: the same, whoever writes it.
+/// The content of the object at [`size_key`]: every writer writes the same.
 #[must_use]
 pub fn encode_size(sectors: u64) -> Vec<u8> {
     // Serializing integers into memory cannot fail.

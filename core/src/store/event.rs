@@ -198,7 +198,7 @@ pub enum Event {
     DamageTold {
         /// Whose.
         session: SessionId,
-        /// In so many ranges.
+        /// In this number of ranges.
         ranges: usize,
         /// Bytes of them.
         bytes: u64,

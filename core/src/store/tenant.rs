@@ -68,7 +68,7 @@ pub fn key(tenant: &str, number: u64) -> String {
     format!("{TENANTS_PREFIX}{tenant}/{number:016x}")
 }
 
-/// Tenant and number of a record's key, if it is one of ours.
+/// Tenant and number of a record's key, if it is a key of this form.
 #[must_use]
 pub fn parse_key(key: &str) -> Option<(&str, u64)> {
     let (tenant, number) = key.strip_prefix(TENANTS_PREFIX)?.split_once('/')?;

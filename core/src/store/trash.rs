@@ -157,7 +157,7 @@ pub fn key(volume: VolumeId, number: u64) -> String {
     format!("{TRASH_PREFIX}{volume}/{number:016x}")
 }
 
-/// Volume and number of a record's key, if it is one of ours.
+/// Volume and number of a record's key, if it is a key of this form.
 #[must_use]
 pub fn parse_key(key: &str) -> Option<(VolumeId, u64)> {
     let (volume, number) = key.strip_prefix(TRASH_PREFIX)?.split_once('/')?;

@@ -139,7 +139,7 @@ impl IscsiConnection {
             Ok(Written::All) => {}
             Ok(Written::Blocked) => {
                 state.blocked = true;
-                // The task has to wait for the socket, whoever found it full.
+                // The task has to wait for the socket, whatever found it full.
                 if let Some(waker) = &state.waker {
                     waker.wake_by_ref();
                 }

@@ -499,7 +499,7 @@ impl ConnectionState {
             Ok(Written::All) => {}
             Ok(Written::Blocked) => {
                 self.blocked = true;
-                // The task has to wait for the socket, whoever found it full.
+                // The task has to wait for the socket, whatever found it full.
                 if let Some(waker) = &self.waker {
                     waker.wake_by_ref();
                 }

@@ -25,7 +25,7 @@ fn not_attached(name: &str) -> String {
 impl VolumeRegistry {
     /// Where a volume stands that a client asks for. Only one that is `entering` has anything
     /// attached, where `--attach-on-demand` lets it, and never a volume that another host has. A
-    /// snapshot of a volume of this host is opened for whoever looks: that takes nothing from
+    /// snapshot of a volume of this host is opened for every initiator: that takes nothing from
     /// anybody.
     fn stage_for(
         self: &Rc<Self>,

@@ -144,7 +144,7 @@ enum Controller {
 pub enum Load {
     /// Always something.
     Bulk,
-    /// Bytes every so many nanoseconds.
+    /// Bytes in each interval of this number of nanoseconds.
     Bursts(u64, u64),
 }
 
@@ -252,7 +252,7 @@ impl Bench {
         self.at(at, Event::Change(self.changes.len() - 1));
     }
 
-    /// Adds a flow of ours that sends between two times.
+    /// Adds a flow of this link that sends between two times.
     pub fn ours(&mut self, load: Load, from: u64, to: u64) -> usize {
         let now = self.instant(from);
         self.flow(Controller::Ours(Box::new(Control::new(now, PACKET))), load, from, to)

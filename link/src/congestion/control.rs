@@ -53,7 +53,7 @@ const GROWTH: (f64, f64) = (1.0 / 32.0, 1.0 / 4.0);
 const TEST_INTERVAL: Duration = Duration::from_secs(5);
 /// Share of what the path holds at our rate that is under way in a test.
 const TEST_SHARE: f64 = 0.6;
-/// Share of the queue that goes away in a test if it was ours.
+/// The share of its own queue that a test removes.
 const DRAINED: f64 = 0.7;
 /// The number of repetitions of a test that found the path slower and its queue shrinking.
 const RETESTS: u32 = 2;
@@ -315,8 +315,8 @@ impl Control {
         self.uses_window(self.epoch.peak_in_flight)
     }
 
-    /// Longest queue, in seconds, that a test may leave if it was ours, or of flows like this one.
-    /// `slower`: the path may have become so.
+    /// Longest queue, in seconds, that a test may leave if the queue belongs to this flow, or to
+    /// flows like it. `slower`: the path may have become so.
     fn limit(&self, slower: bool) -> f64 {
         self.path.limit(slower, self.mtu)
     }

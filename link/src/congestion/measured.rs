@@ -131,7 +131,7 @@ impl Measured {
         scaled.clamp(TARGET_BOUNDS.0, TARGET_BOUNDS.1) + mtu as f64 / rate
     }
 
-    /// Longest queue that a test may leave if it was ours, or of flows like this one.
+    /// Longest queue that a test may leave if the queue belongs to this flow, or to flows like it.
     /// `slower`: the path may have become so.
     pub fn limit(&self, slower: bool, mtu: u64) -> f64 {
         let most = self.most_rate.get();

@@ -136,7 +136,7 @@ pub struct Signed {
     pub list: Vec<u8>,
 }
 
-/// Takes a request for a certificate apart, and verifies that whoever made it has the key.
+/// Parses a request for a certificate, and verifies that its maker has the key.
 ///
 /// # Errors
 /// If it is none.

@@ -152,7 +152,7 @@ impl World {
         let Some(at) = watches.iter().position(|watch| watch.number == number) else {
             return false;
         };
-        // A volume has room for so many watches; the oldest give way.
+        // A volume has room for this number of watches; the oldest give way.
         let (watch, gone) = (watches[at].clone(), at + MAX_WATCHES < watches.len());
         self.coverage.staged_changed += 1;
         gone || self.touched(volume, epoch, watch.range, watch.since, Seq::MAX)

@@ -21,15 +21,15 @@ use longhaul_core::wire::link::{
 /// A question without an answer.
 #[derive(Clone, Copy, Debug)]
 pub enum Asked {
-    /// The losses, when the log had so many segments.
+    /// The losses, at this number of segments in the log.
     Lost { segments: u64 },
     /// A larger size, when the acknowledged size was `due` sectors.
     Resize { due: u64, sectors: u64, segments: u64 },
-    /// That it become smaller, when the log had so many segments.
+    /// That it become smaller, at this number of segments in the log.
     Shrink { sectors: u64, segments: u64 },
     /// Something about snapshots.
     Snapshot(usize),
-    /// The content, when the store knew of so many committed writes.
+    /// The content, at this number of committed writes at the store.
     Read { range: Range, committed: Seq, segments: u64 },
 }
 

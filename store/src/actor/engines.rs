@@ -539,7 +539,7 @@ impl Engines {
         }
     }
 
-    /// Opens the engine of a volume, or of that snapshot of it, after so many failures in a row.
+    /// Opens the engine of a volume, or of that snapshot of it, after `failures` failures in a row.
     pub fn open(
         &mut self,
         now: Time,

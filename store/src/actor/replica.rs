@@ -39,7 +39,7 @@ pub(super) struct ReplicaMonitor {
     /// The store has reported why replication has stopped.
     reported: bool,
     ended: Option<String>,
-    /// Volumes that whoever served them before may still go on with.
+    /// Volumes that their former store may still continue.
     unfenced: Vec<VolumeId>,
     fencing: BTreeSet<VolumeId>,
     done: Completions<ReplicaDone>,

@@ -50,7 +50,7 @@ pub(super) struct RequestSink<'a> {
 }
 
 impl<'a> RequestSink<'a> {
-    /// For a task on a volume of so many sectors.
+    /// For a task on a volume of `sectors` sectors.
     pub fn new(
         task: TaskId,
         sectors: u64,

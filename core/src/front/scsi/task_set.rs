@@ -196,7 +196,7 @@ pub(super) enum TaskStart {
 #[derive(Debug)]
 pub(super) enum TaskStep {
     End(CommandOutcome),
-    /// The ranges are watched. A token is to be made for this watch.
+    /// The watch of the ranges has begun. The unit makes a token for it.
     MakeToken(u64, Box<PopulateToken>),
 }
 
@@ -266,7 +266,7 @@ impl TaskSet {
         live.map(|(id, _)| *id).collect()
     }
 
-    /// Adds a task. It collects so many bytes of the output that it wants, and then is ready.
+    /// Adds a task. It collects `collect` bytes of the `wanted` bytes of output, and then is ready.
     pub fn add(
         &mut self,
         context: CommandContext,

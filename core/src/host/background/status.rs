@@ -29,7 +29,7 @@ pub struct WarmStatus {
 /// Where encrypting anew stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RewriteStatus {
-    /// Number of the key that everything is to be under.
+    /// Number of the key that all data should have in the end.
     pub key: u32,
     /// Whether everything is, and the store has committed it.
     pub done: bool,

@@ -36,7 +36,7 @@ use trace::{Recorder, Replay};
 
 /// Least window of a volume: enough for a line without a measurement.
 const MIN_PATH_BYTES: u64 = 256 << 10;
-/// If a range under way is due or overdue by less than so many round trips ...
+/// If a range under way is due or overdue by less than this number of round trips ...
 const PATIENCE_TRIPS: u32 = 4;
 /// ... and by less than this, a read waits for it.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -313,7 +313,7 @@ impl ReadAhead {
         absent.collect()
     }
 
-    /// Whether a request for so many bytes may go out.
+    /// Whether a request for `bytes` bytes may go out.
     pub(crate) fn may_ask(&self, now: Time, bytes: u64, why: AheadReason) -> bool {
         let backed = why != AheadReason::Stream || self.tally.backs_stream(bytes);
         backed

@@ -68,7 +68,7 @@ impl Tally {
         (self.hints, self.streams, self.traces)
     }
 
-    /// Whether streams may have so many more bytes under way, or unread.
+    /// Whether streams may have `bytes` more bytes under way, or unread.
     pub(super) fn backs_stream(&self, bytes: u64) -> bool {
         self.streams.open() + bytes <= self.account.balance
     }

@@ -143,7 +143,7 @@ impl Table {
         self.step != CheckpointStep::Idle
     }
 
-    /// Whether so many pages have changed that only a checkpoint makes room.
+    /// Whether only a checkpoint makes room, because too many pages have changed.
     pub(crate) fn is_crowded(&self) -> bool {
         let dirty: usize = self.dirty.iter().map(BTreeSet::len).sum();
         dirty * 4 >= self.pages_max * 3

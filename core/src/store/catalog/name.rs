@@ -15,7 +15,7 @@ pub fn check_name(name: &str) -> Result<(), CatalogError> {
     if good { Ok(()) } else { Err(CatalogError::Name(name.chars().take(300).collect())) }
 }
 
-/// The number at the end of a key that begins with `prefix`, if it is one of ours.
+/// The number at the end of a key that begins with `prefix`, if it is a key of this form.
 #[must_use]
 pub fn parse_number(prefix: &str, key: &str) -> Option<u64> {
     let digits = key.strip_prefix(prefix)?;

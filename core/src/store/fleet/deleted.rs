@@ -25,7 +25,7 @@ impl Procedure for FindRecords {
 pub struct ListDeleted<'a> {
     /// Those after this one.
     pub after: VolumeId,
-    /// For so many seconds data stays.
+    /// The time in seconds that data stays.
     pub grace: u64,
     /// Only these.
     pub wanted: &'a (dyn Fn(&VolumeSpec) -> bool + Sync),

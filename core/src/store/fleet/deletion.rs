@@ -24,7 +24,7 @@ use crate::store::trash::{self, Decision, Next, Record};
 use crate::wire::link::VolumeError;
 use std::collections::BTreeSet;
 
-/// The names of the volumes that exist for whoever asks.
+/// The names of the volumes that exist for the requester.
 pub type Wanted<'a> = &'a (dyn Fn(&str) -> bool + Sync);
 
 /// Decides that a volume is deleted, if there is no such decision.
@@ -124,7 +124,7 @@ pub struct RestoreVolume<'a> {
     pub volume: VolumeId,
     /// Its name from now on.
     pub name: String,
-    /// The volumes that exist for whoever asks; all if absent.
+    /// The volumes that exist for the requester; all if absent.
     pub of: Option<Wanted<'a>>,
 }
 
@@ -239,7 +239,7 @@ pub struct TendVolume {
     pub me: Option<LeaseHolder>,
     /// The volume.
     pub volume: VolumeId,
-    /// For so many seconds data stays after the deletion.
+    /// The time in seconds that data stays after the deletion.
     pub grace: u64,
     /// The time that it is.
     pub now: u64,
@@ -290,7 +290,7 @@ impl TendVolume {
 pub struct CondemnVolume<'a> {
     /// The volume.
     pub volume: VolumeId,
-    /// The volumes that exist for whoever asks; all if absent.
+    /// The volumes that exist for the requester; all if absent.
     pub of: Option<Wanted<'a>>,
 }
 

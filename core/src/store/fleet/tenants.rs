@@ -235,7 +235,7 @@ impl FindRoom {
     }
 }
 
-/// Whether a tenant may have a volume of so many sectors, beside those that it has.
+/// Whether a tenant may have another volume of this size, in sectors.
 fn allow(facts: &mut Facts<'_>, tenant: &str, volume: VolumeId, sectors: u64) -> Result<(), Halt> {
     let (_, Some(limits)) = record(facts, tenant)? else { return Err(no_such(tenant).into()) };
     if limits == TenantLimits::default() {

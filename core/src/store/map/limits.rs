@@ -13,7 +13,7 @@ use super::page::PAGE_BYTES;
 pub struct Limits {
     /// Most bytes of a page; at most [`PAGE_BYTES`].
     pub page_bytes: usize,
-    /// A fragment with so many bytes of pages is full.
+    /// A fragment with this number of bytes of pages is full.
     pub fragment_bytes: u64,
     /// At this number of flushes the map merges them into level 1. A lookup reads each flush.
     pub runs: usize,

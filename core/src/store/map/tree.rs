@@ -359,7 +359,7 @@ impl Tree {
         self.levels = levels;
     }
 
-    /// Puts a table in the place of those that there are.
+    /// Replaces all tables by this one.
     pub fn load(&mut self, table: Table, pages: &mut Pages) {
         self.load_split(Vec::new(), table, pages);
     }

@@ -72,7 +72,7 @@ pub(super) enum LogChange {
         sectors: u64,
     },
     Snapshot(SnapshotRequest),
-    /// Changes nothing; but an answer of another store counts as much.
+    /// Changes nothing. It waits for its turn because announcements at another store count too.
     Lost {
         to: ReplyAddress,
         from_lba: u64,
@@ -98,7 +98,7 @@ impl LogChange {
         }
     }
 
-    /// Whether it leaves the epoch to whoever has it.
+    /// Whether it leaves the epoch to its host.
     pub fn keeps_epoch(&self) -> bool {
         match self {
             LogChange::Detach { .. } | LogChange::Resume { .. } | LogChange::Grow { .. } => true,
@@ -539,8 +539,8 @@ impl Committer {
         self.exists
     }
 
-    /// A segment of this engine is part of the log: whoever else wrote to the log until now finds
-    /// it in the way.
+    /// A segment of this engine is part of the log: another store that wrote to the log until now
+    /// finds it in the way.
     pub fn fenced(&mut self) {
         self.fencing = false;
     }

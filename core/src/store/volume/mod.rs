@@ -128,9 +128,9 @@ impl Volume {
         Volume::begin(Facts::new(now, spec, None, incarnation, config))
     }
 
-    /// Begins to open a snapshot of a volume, the one that the segment `number` took, for reading
-    /// only. The engine uses the snapshot's identity in all answers. Any host may attach it, in
-    /// epoch 0. The engine writes nothing. If the snapshot no longer exists, it fails with
+    /// Begins to open a snapshot of a volume, the one that the segment of that number took, for
+    /// reading only. The engine uses the snapshot's identity in all answers. Any host may attach
+    /// it, in epoch 0. The engine writes nothing. If the snapshot no longer exists, it fails with
     /// [`OpenError::NoSnapshot`], at once or when it finds out.
     #[must_use]
     pub fn open_snapshot(
@@ -515,7 +515,7 @@ impl Volume {
         }
     }
 
-    /// No segment follows, after so many, or none that can.
+    /// No segment follows, or no valid one.
     fn log_stopped(&mut self, applied: u64, outcome: Result<(), OpenError>) {
         let ended = self.reader.ended(cx!(self), applied, outcome);
         self.route_end(ended);
@@ -530,7 +530,7 @@ impl Volume {
         }
     }
 
-    /// The log ends there, after so many segments.
+    /// The log ends there, after this number of segments.
     fn log_ended(&mut self, applied: u64) {
         match self.reader.resume(cx!(self), applied) {
             Resumed::Failed(error) => self.fail(error),

@@ -228,7 +228,7 @@ impl Volume {
         self.route_map();
     }
 
-    /// The segment exists, and it is ours.
+    /// The segment exists, and it is this engine's.
     fn segment_put(&mut self) {
         match self.commits.to_confirm() {
             Some(number) => {

@@ -136,8 +136,8 @@ impl Ownership {
         }
     }
 
-    /// Until then the host may be on its way here. It counts as connected for whoever wants the
-    /// volume.
+    /// Until then the host may be on its way here. It counts as connected for any other host that
+    /// wants the volume.
     pub fn await_until(&mut self, until: Time) {
         self.awaited = self.awaited.max(until);
     }

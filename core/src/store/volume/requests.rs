@@ -119,7 +119,7 @@ impl Volume {
         }
     }
 
-    /// A message to an engine of a snapshot, which answers whoever asks, and writes nothing.
+    /// A message to an engine of a snapshot, which answers every requester and writes nothing.
     fn snapshot_message(&mut self, session: SessionId, lane: Lane, frame: Frame<ToStore>) {
         let ours = self.facts.id();
         match frame.message {

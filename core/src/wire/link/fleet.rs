@@ -64,8 +64,8 @@ pub enum StoreOperation {
     },
     /// To hand hosts to stores that have clearly less to do, until that is even.
     Rebalance,
-    /// To strike a store that does not answer off the list of those there are. If it comes back, so
-    /// does its entry.
+    /// To strike a store that does not answer off the list of stores. If it comes back, so does its
+    /// entry.
     Forget {
         /// Which.
         id: StoreId,

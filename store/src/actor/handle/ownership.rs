@@ -138,7 +138,7 @@ impl StoreActor {
         self.forget_requests_for(entry.spec.id);
     }
 
-    /// A volume does not exist any more: whoever waits for something of it hears that.
+    /// A volume does not exist any more: all waiting requests get that answer.
     pub(super) fn forget_requests_for(&mut self, id: VolumeId) {
         // Nobody reads its snapshots any more.
         for snapshot in self.directory.snapshots_of(id) {

@@ -124,7 +124,7 @@ impl StoreActor {
         }
     }
 
-    /// The last stage: whoever is to answer the request gets it.
+    /// The last stage: the request goes to the part that answers it.
     fn operate(&mut self, request: Request) -> Decision {
         match (&request.target, &request.body.message) {
             (Target::Session, _) => Decision::Close(request.session(), "a second Hello".to_owned()),

@@ -112,7 +112,7 @@ impl CatalogJobs {
         }
     }
 
-    /// Lists what a volume consists of, whoever serves it.
+    /// Lists the objects of a volume, whichever store serves it.
     pub fn count(&self, to: ReplyTo, id: VolumeId) {
         let objects = self.objects.clone();
         self.done.spawn(async move {

@@ -207,7 +207,7 @@ async fn end_of_log(
         while volume.poll_event().is_some() {}
         while let Some((number, operation)) = volume.poll_object() {
             if matches!(operation, ObjectOperation::Put { .. } | ObjectOperation::Delete { .. }) {
-                // Only whoever serves a volume changes anything.
+                // Only the store that serves a volume changes anything.
                 return volume.info();
             }
             under_way.push(async move {

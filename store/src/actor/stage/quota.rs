@@ -97,9 +97,9 @@ fn is_copy(request: &Request) -> bool {
 }
 
 impl TenantStored {
-    /// Whether so many more bytes may be stored. The store takes the writes that hosts acknowledged
-    /// before they heard that there is no room. More than that comes from a host that does not
-    /// listen.
+    /// Whether the store may take `bytes` more bytes. The store takes the writes that hosts
+    /// acknowledged before they heard that there is no room. More than that comes from a host that
+    /// does not listen.
     fn takes(&self, bytes: u64) -> bool {
         match self.seen {
             None => false,
@@ -111,8 +111,8 @@ impl TenantStored {
         }
     }
 
-    /// Whether hosts may acknowledge more, if so many acknowledged bytes have not arrived. Some of
-    /// these may count already.
+    /// Whether hosts may acknowledge more, with this number of acknowledged bytes that have not
+    /// arrived. Some of these may count already.
     fn has_room(&self, announced: u64) -> bool {
         let Some((stored, Some(limit))) = self.seen else { return true };
         stored.saturating_add(self.since.max(announced)) < limit

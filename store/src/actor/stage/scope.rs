@@ -298,7 +298,7 @@ impl TenantScope {
     }
 }
 
-/// The name that a volume has for whoever knows of these; nothing if it is none of them.
+/// The name of a volume for a session with this reach; `None` if the volume is outside of it.
 fn strip<'a>(reach: &Reach, name: &'a str) -> Option<&'a str> {
     let stripped = if reach.tenant().is_some() { tenant::split(name).1 } else { name };
     reach.has(name).then_some(stripped)

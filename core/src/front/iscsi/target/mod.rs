@@ -44,7 +44,7 @@ enum ConnectionPhase {
     Login(Box<LoginConnection>),
     /// It is in the full feature phase, in this session.
     Full(u32),
-    /// It is closed. The rest of its output is to be written.
+    /// It is closed. The rest of its output still has to go out.
     Closing(Box<PduOutput>),
 }
 
@@ -415,7 +415,7 @@ impl Target {
         }
     }
 
-    /// When [`Target::handle_timeout`] is to be called, if ever.
+    /// The time at which [`Target::handle_timeout`] wants a call, if any.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
@@ -631,8 +631,8 @@ impl Target {
         }
     }
 
-    /// Closes the connections of a session that are to be closed, sets its timer, and ends it if it
-    /// is over.
+    /// Closes the connections of a session that have to close, sets its timer, and ends it if it is
+    /// over.
     fn tidy(&mut self, serial: u32) {
         let Some((session, mut cx)) = self.session(serial) else { return };
         session.reopen();

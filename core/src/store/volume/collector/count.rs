@@ -4,7 +4,7 @@ use crate::store::gc::usage::Policy;
 
 /// A count is worth its reads after this growth since the last count: one part in this number.
 const GROWN: u64 = 32;
-/// A round that gives back less than a part in so many is the last for a while.
+/// A round that frees less than one part in this number is the last for a while.
 const LEAST: u64 = 128;
 
 /// The result of the last count, and the growth since.

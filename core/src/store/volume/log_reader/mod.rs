@@ -80,7 +80,7 @@ pub(super) enum Beginning {
 /// The next step of the log.
 pub(super) enum LogStep {
     Apply(Box<Segment>),
-    /// Nothing, after so many segments.
+    /// Nothing, after this number of segments.
     End(u64, Result<(), OpenError>),
 }
 
@@ -90,7 +90,7 @@ pub(super) enum LogEnded {
     Unknown,
     /// Other stores have gone on far from here.
     LeftBehind,
-    /// That was all, after so many segments.
+    /// The end, after this number of segments.
     Ended(u64),
     Failed(OpenError),
 }
@@ -450,7 +450,7 @@ impl LogReader {
         Some(snapshot.is_taken(log))
     }
 
-    /// No segment follows, after so many, or none that can.
+    /// No segment follows, or no valid one.
     pub fn ended(
         &mut self,
         cx: &mut Context<'_>,
@@ -465,7 +465,7 @@ impl LogReader {
         LogEnded::Unknown
     }
 
-    /// The roots that there are at the end of the log.
+    /// Takes the list of roots at the end of the log.
     pub fn end_listed(&mut self, facts: &Facts, log: &LogState, list: &[ObjectMeta]) -> LogEnded {
         let newest = roots::names(self.source(facts).id, list).pop();
         let opening = self.is_opening();
@@ -480,7 +480,7 @@ impl LogReader {
         }
     }
 
-    /// The log ends there, after so many segments: the volume goes on.
+    /// The log ends there, after this number of segments: the volume continues.
     pub fn resume(&mut self, cx: &mut Context<'_>, applied: u64) -> Resumed {
         // A log that has failed stays so.
         if self.failed().is_some() {

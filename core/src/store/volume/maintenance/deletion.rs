@@ -35,7 +35,7 @@ const PERHAPS: u64 = 4;
 pub(super) struct Dropped {
     /// No snapshot can name these.
     fragments: Vec<FragmentId>,
-    /// Some may name these, of so many bytes: a sweep will tell.
+    /// Some may name these, of this size in bytes: a sweep will tell.
     perhaps: Vec<(FragmentId, u64)>,
     /// The roots of snapshots.
     pins: Vec<RootName>,

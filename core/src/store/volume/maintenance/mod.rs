@@ -200,7 +200,7 @@ impl MapMaintenance {
         self.deletion.renew_roots();
     }
 
-    /// Whether a root that is to be there for that is not.
+    /// Whether the root for that is still missing.
     pub fn is_renewing(&self) -> bool {
         self.deletion.is_renewing() || matches!(self.step, MapStep::Put { .. })
     }

@@ -367,7 +367,7 @@ impl MapWriter {
         let since = number - self.roots.through().min(number);
         if self.tree.is_flushing()
             || facts.is_readonly()
-            // The levels are to be the map of a snapshot until its root is there.
+            // The levels must stay the map of a snapshot until its root exists.
             || self.roots.is_pinning()
             // An engine that opens from a root does not look for sizes without a note.
             || unnoted

@@ -56,7 +56,7 @@ pub(super) struct ReadPath {
     places: VecDeque<(RequestId, Result<Places, ReadError>)>,
 }
 
-/// Whether that session may read that range in that epoch, of at most so many sectors.
+/// Whether that session may read that range in that epoch. The range has at most `longest` sectors.
 pub(super) fn check(
     (facts, log): (&Facts, &LogState),
     access: Access<'_>,
