@@ -696,10 +696,7 @@ async fn serve(
     };
     shared.sessions().insert(id, session);
     let result = tokio::select! {
-        error = connection.closed() => match error {
-            LinkError::Closed(_) => Ok(()),
-            error => Err(error),
-        },
+        error = connection.closed() => Err(error),
         never = super::transport::trail(&**connection, &committed) => match never {},
         error = unproven(&**connection) => Err(error),
         Some(result) = tasks.join_next() => {
@@ -707,7 +704,11 @@ async fn serve(
         }
     };
     tasks.shutdown().await;
-    result
+    match result {
+        // The host has ended it in order, whoever noticed first.
+        Err(LinkError::Closed(_)) => Ok(()),
+        result => result,
+    }
 }
 
 /// Waits until it is certain that the host is not there, for ever if it is.

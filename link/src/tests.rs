@@ -345,7 +345,7 @@ async fn a_cut_is_noticed_in_seconds_and_the_link_comes_back() {
     let ListenerEvent::Frame { frame, .. } = store.listener.event().await.unwrap() else {
         panic!()
     };
-    assert_eq!(frame, read(77));
+    assert!(matches!(frame.message, ToStore::Read { .. }), "{frame:?}");
     assert_eq!(client.status().reconnects, 1);
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
 }
@@ -616,13 +616,13 @@ async fn reads_without_a_reply_are_bounded_and_hold_up_no_other_lane() {
     let session = store.opened().await;
     assert!(matches!(event(&mut events).await, LinkEvent::Up { .. }));
     for request in 0..1000 {
-        client.send(Lane::Read, read(request));
+        client.send(Lane::ReadAhead, read(request));
     }
     client.send(Lane::Drain, batch(1));
     let (mut taken, mut drained) = (0, false);
     while taken < 256 || !drained {
         match store.listener.event().await.unwrap() {
-            ListenerEvent::Frame { lane: Lane::Read, .. } => taken += 1,
+            ListenerEvent::Frame { lane: Lane::ReadAhead, .. } => taken += 1,
             ListenerEvent::Frame { lane: Lane::Drain, .. } => drained = true,
             other => panic!("{other:?}"),
         }
@@ -630,10 +630,13 @@ async fn reads_without_a_reply_are_bounded_and_hold_up_no_other_lane() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(store.listener.try_event().is_none(), "the rest waits for replies");
     for request in 0..1000 {
-        store.listener.send(session, Lane::Read, data(request, 1));
+        store.listener.send(session, Lane::ReadAhead, data(request, 1));
         if taken < 1000 {
             let event = store.listener.event().await.unwrap();
-            assert!(matches!(event, ListenerEvent::Frame { lane: Lane::Read, .. }), "{event:?}");
+            assert!(
+                matches!(event, ListenerEvent::Frame { lane: Lane::ReadAhead, .. }),
+                "{event:?}"
+            );
             taken += 1;
         }
         assert!(matches!(event(&mut events).await, LinkEvent::Frame(_)));

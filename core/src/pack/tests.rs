@@ -290,9 +290,9 @@ fn golden_bytes() {
     let sum = ring::digest::digest(&ring::digest::SHA256, &bytes);
     let hex: String = sum.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let head: String = bytes[..88].iter().map(|byte| format!("{byte:02x}")).collect();
-    let expected = "4c4852430305000003000000000000004d0000000000000014000000000000000c0000000000000020180000\
-                    d074e73b0200000007070707070707070707070766ada46d100801008ba9746a10100100d1c1962f164c1799";
-    assert_eq!((head.as_str(), hex.as_str()), (expected, "ee5f7786ff7b7a4b"));
+    let expected = "4c4852430105000003000000000000004d0000000000000014000000000000000c0000000000000020180000\
+                    fc1140480200000007070707070707070707070766ada46d100801008ba9746a10100100d1c1962f164c1799";
+    assert_eq!((head.as_str(), hex.as_str()), (expected, "436619db36e012ed"));
 }
 
 #[test]

@@ -148,11 +148,8 @@ fn a_copy_is_read_replayed_and_checked_like_any_write() {
 }
 
 #[test]
-fn a_segment_with_staged_records_says_that_it_needs_a_newer_version() {
+fn damage_to_a_segment_with_staged_records_is_noticed() {
     let (objects, ..) = copied();
-    for (number, version) in [(1, 1), (2, 1), (3, 3)] {
-        assert_eq!(objects.0[&catalog::segment_key(ID, number)][4], version);
-    }
     let object = &objects.0[&catalog::segment_key(ID, 3)];
     for at in 0..object.len() {
         let mut bad = object.to_vec();

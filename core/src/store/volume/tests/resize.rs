@@ -207,15 +207,15 @@ fn a_flush_under_way_is_of_the_size_before() {
 }
 
 #[test]
-fn segments_that_resize_say_that_they_need_a_newer_version() {
+fn segments_that_resize_say_the_size() {
     let mut objects = Objects::default();
     let mut rig = opened(&mut objects, 1);
     resize(&mut rig, &mut objects, 96).unwrap();
     let object = &objects.0[&catalog::segment_key(ID, 1)];
-    assert_eq!(object[4..7], [2, 0, 6]);
+    assert_eq!(object[4..7], [1, 0, 6]);
     assert_eq!(object[108..124], [96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     // A size where there can be none, and none where there must be one.
-    for (at, bytes) in [(4, &[1, 0, 6][..]), (4, &[2, 0, 5]), (108, &[0; 8]), (115, &[1])] {
+    for (at, bytes) in [(4, &[1, 0, 5][..]), (108, &[0; 8]), (115, &[1])] {
         let mut bad = object.to_vec();
         bad[at..at + bytes.len()].copy_from_slice(bytes);
         let crc = crc32c::crc32c(&bad[..124]);
@@ -357,12 +357,12 @@ fn nothing_is_cut_off_under_a_host() {
 }
 
 #[test]
-fn segments_that_cut_off_say_what_and_that_they_need_a_newer_version() {
+fn segments_that_cut_off_say_what() {
     let mut objects = Objects::default();
     let mut rig = opened(&mut objects, 1);
     shrink(&mut rig, &mut objects, 8).unwrap();
     let object = &objects.0[&catalog::segment_key(ID, 1)];
-    assert_eq!(object[4..7], [6, 0, 12]);
+    assert_eq!(object[4..7], [1, 0, 12]);
     assert_eq!(object[108..116], 8u64.to_le_bytes());
     let whole = segment::verify(object).unwrap();
     assert_eq!(whole.footer.pieces[0].range, Range::between(8, SECTORS));
@@ -370,7 +370,7 @@ fn segments_that_cut_off_say_what_and_that_they_need_a_newer_version() {
     let footer = whole.header.tail().start as usize;
     // Without a size, of another kind, and a record that begins elsewhere.
     for (at, bytes) in
-        [(108, [0; 8]), (4, [5, 0, 12, 0, 0, 0, 0, 0]), (footer + 24, 9u64.to_le_bytes())]
+        [(108, [0; 8]), (4, [1, 0, 6, 0, 0, 0, 0, 0]), (footer + 24, 9u64.to_le_bytes())]
     {
         let mut bad = object.to_vec();
         let bytes = if at == 4 { &bytes[..4] } else { &bytes[..] };

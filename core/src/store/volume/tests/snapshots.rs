@@ -133,7 +133,7 @@ fn asking_again_is_asking_for_the_same() {
     let note = [&segment.to_le_bytes()[..], &7u128.to_le_bytes(), &9u64.to_le_bytes(), b"\x01a"];
     let footer = &object[segment::HEADER_BYTES..object.len() - segment::TRAILER_BYTES];
     assert_eq!(footer[24..], note.concat());
-    assert_eq!((object[4], object[6]), (5, 7));
+    assert_eq!((object[4], object[6]), (1, 7));
     let mut again = Rig::open(2, &tiny());
     again.settle(&mut objects);
     same_state(again.volume.state(), rig.volume.state());
