@@ -152,15 +152,19 @@ fn identity() -> Result<VolumeId, Failure> {
 }
 
 /// This API, as OpenAPI.
-#[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "An OpenAPI \
-                                                                                       document")))]
+#[utoipa::path(
+    get, path = "/v1/openapi.json",
+    responses((status = 200, description = "An OpenAPI document")),
+)]
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     Json(Api::openapi())
 }
 
 /// All volumes.
-#[utoipa::path(get, path = "/v1/volumes", responses((status = 200, body = Volumes), (status = "\
-                                                                                               default", body = Problem)))]
+#[utoipa::path(
+    get, path = "/v1/volumes",
+    responses((status = 200, body = Volumes), (status = "default", body = Problem)),
+)]
 async fn volumes(session: Session) -> Answer<Volumes> {
     let VolumeReply::List(list) = session.volume(VolumeOperation::List).await? else {
         return Err(unexpected());
@@ -198,7 +202,8 @@ async fn volume(session: Session, Path(name): Path<String>) -> Answer<Volume> {
 /// Makes a volume larger, also while a host has it attached; or smaller, by force and while none
 /// has.
 #[utoipa::path(
-    patch, path = "/v1/volumes/{volume}", params(("volume" = String, Path)), request_body = VolumeChange,
+    patch, path = "/v1/volumes/{volume}",
+    params(("volume" = String, Path)), request_body = VolumeChange,
     responses((status = 200, body = Volume), (status = "default", body = Problem)),
 )]
 async fn change_volume(
@@ -292,7 +297,8 @@ async fn schedule(session: Session, Path(name): Path<String>) -> Answer<Snapshot
 
 /// Has snapshots of a volume taken from now on.
 #[utoipa::path(
-    put, path = "/v1/volumes/{volume}/schedule", params(("volume" = String, Path)), request_body = SnapshotSchedule,
+    put, path = "/v1/volumes/{volume}/schedule",
+    params(("volume" = String, Path)), request_body = SnapshotSchedule,
     responses((status = 200, body = SnapshotSchedule), (status = "default", body = Problem)),
 )]
 async fn set_schedule(
@@ -317,7 +323,8 @@ async fn snapshots(session: Session, Path(name): Path<String>) -> Answer<Snapsho
 
 /// Takes a snapshot, at once and while the volume is in use.
 #[utoipa::path(
-    post, path = "/v1/volumes/{volume}/snapshots", params(("volume" = String, Path)), request_body = NewSnapshot,
+    post, path = "/v1/volumes/{volume}/snapshots",
+    params(("volume" = String, Path)), request_body = NewSnapshot,
     responses((status = 201, body = Snapshot), (status = "default", body = Problem)),
 )]
 async fn create_snapshot(
@@ -335,8 +342,8 @@ async fn create_snapshot(
 
 /// A snapshot.
 #[utoipa::path(
-    get, path = "/v1/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("\
-                                                                                                 snapshot" = String, Path)),
+    get, path = "/v1/volumes/{volume}/snapshots/{snapshot}",
+    params(("volume" = String, Path), ("snapshot" = String, Path)),
     responses((status = 200, body = Snapshot), (status = "default", body = Problem)),
 )]
 async fn snapshot(
@@ -513,8 +520,10 @@ fn shown(reply: TenantReply) -> Answer<Tenant> {
 }
 
 /// All tenants.
-#[utoipa::path(get, path = "/v1/tenants", responses((status = 200, body = Tenants), (status = "\
-                                                                                               default", body = Problem)))]
+#[utoipa::path(
+    get, path = "/v1/tenants",
+    responses((status = 200, body = Tenants), (status = "default", body = Problem)),
+)]
 async fn tenants(session: Session) -> Answer<Tenants> {
     match tenancy(&session, TenantOperation::List).await? {
         TenantReply::List(list) => {
@@ -577,8 +586,10 @@ async fn fleet(session: &Session, operation: StoreOperation) -> Result<StoreRepl
 }
 
 /// All stores of the installation.
-#[utoipa::path(get, path = "/v1/stores", responses((status = 200, body = Stores), (status = "\
-                                                                                             default", body = Problem)))]
+#[utoipa::path(
+    get, path = "/v1/stores",
+    responses((status = 200, body = Stores), (status = "default", body = Problem)),
+)]
 async fn stores(session: Session) -> Answer<Stores> {
     match fleet(&session, StoreOperation::List).await? {
         StoreReply::List(list) => {
@@ -590,8 +601,8 @@ async fn stores(session: Session) -> Answer<Stores> {
 
 /// Strikes a store that is gone for good off the list of stores.
 #[utoipa::path(
-    delete, path = "/v1/stores/{store}", params(("store" = String, Path, description = "Its \
-                                                                                        identity")),
+    delete, path = "/v1/stores/{store}",
+    params(("store" = String, Path, description = "Its identity")),
     responses((status = 204), (status = "default", body = Problem)),
 )]
 async fn forget_store(session: Session, Path(store): Path<String>) -> Result<StatusCode, Failure> {
@@ -617,8 +628,10 @@ async fn report(session: &Session) -> Answer<Evacuated> {
 }
 
 /// Whether this store sends its hosts to others, and how many are left.
-#[utoipa::path(get, path = "/v1/store/evacuation", responses((status = 200, body = Evacuated), (status = "\
-                                                                                                   default", body = Problem)))]
+#[utoipa::path(
+    get, path = "/v1/store/evacuation",
+    responses((status = 200, body = Evacuated), (status = "default", body = Problem)),
+)]
 async fn evacuated(session: Session) -> Answer<Evacuated> {
     report(&session).await
 }
@@ -637,8 +650,10 @@ async fn evacuate(
 }
 
 /// Has this store hand hosts to stores that have clearly less to do.
-#[utoipa::path(post, path = "/v1/store/rebalance", responses((status = 200, body = Moved), (status = "\
-                                                                                                      default", body = Problem)))]
+#[utoipa::path(
+    post, path = "/v1/store/rebalance",
+    responses((status = 200, body = Moved), (status = "default", body = Problem)),
+)]
 async fn rebalance(session: Session) -> Answer<Moved> {
     match fleet(&session, StoreOperation::Rebalance).await? {
         StoreReply::Moved(hosts) => Ok(Json(Moved { hosts })),
@@ -657,8 +672,10 @@ async fn about_replica(
 }
 
 /// The replica of all objects, and its lag at this store.
-#[utoipa::path(get, path = "/v1/replica", responses((status = 200, body = MaybeReplica), (status = "\
-                                                                                                    default", body = Problem)))]
+#[utoipa::path(
+    get, path = "/v1/replica",
+    responses((status = 200, body = MaybeReplica), (status = "default", body = Problem)),
+)]
 async fn replica(session: Session) -> Answer<MaybeReplica> {
     let replica = about_replica(&session, ReplicaOperation::Show).await?;
     Ok(Json(MaybeReplica { replica }))

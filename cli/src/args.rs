@@ -251,8 +251,12 @@ pub struct LimitArgs {
     pub volume: String,
     /// Most that it may send to the store: `20Mbit/s`, `none`, or by time of day
     /// (`50Mbit/s,08:00-18:00=5Mbit/s`).
-    #[arg(long, value_name = "RATE", value_parser = Schedule::parse, required_unless_present = "\
-                                                                                                readahead_rate")]
+    #[arg(
+        long,
+        value_name = "RATE",
+        value_parser = Schedule::parse,
+        required_unless_present = "readahead_rate"
+    )]
     pub drain_rate: Option<Schedule>,
     /// Most that it may read ahead.
     #[arg(long, value_name = "RATE", value_parser = Schedule::parse)]

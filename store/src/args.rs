@@ -40,16 +40,26 @@ pub struct StoreArgs {
     pub admin_host: Vec<String>,
     /// Cache in front of the objects, for a local disk that is faster than they are: from 64MiB, 0
     /// for none. It gets less where the disk lacks room, and takes 1 MiB of memory for each GiB.
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "\
-                                                                                              LONGHAUL_CACHE_SIZE")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "0",
+        value_parser = units::bytes,
+        env = "LONGHAUL_CACHE_SIZE"
+    )]
     pub cache_size: u64,
     /// Where that cache is [default: `cache` in the state directory].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
     /// Memory for the maps of all volumes: recent changes, and pages of the rest, which the store
     /// reads when it needs them. From 1MiB.
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = units::bytes, env = "\
-                                                                                                   LONGHAUL_MAP_MEMORY")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "256MiB",
+        value_parser = units::bytes,
+        env = "LONGHAUL_MAP_MEMORY"
+    )]
     pub map_memory: u64,
     /// Take over data whose stores are gone for good, and their credentials with them: hosts then
     /// need this store's.
@@ -57,28 +67,54 @@ pub struct StoreArgs {
     pub new_ca: bool,
     /// How often the store reads and verifies all objects, in the background; 0 for never. In a
     /// bucket each costs a request.
-    #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = units::duration, env = "\
-                                                                                                       LONGHAUL_SCRUB_EVERY")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30d",
+        value_parser = units::duration,
+        env = "LONGHAUL_SCRUB_EVERY"
+    )]
     pub scrub_every: Duration,
     /// Most that this reads in a second.
-    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = units::bytes, env = "\
-                                                                                                  LONGHAUL_SCRUB_RATE")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "16MiB",
+        value_parser = units::bytes,
+        env = "LONGHAUL_SCRUB_RATE"
+    )]
     pub scrub_rate: u64,
     /// Free space once the segments of a volume take more than this percentage of their live data.
     /// With 149 the store writes randomly overwritten data about twice. From 110; 0 for never.
     #[arg(long, value_name = "PERCENT", default_value = "149", env = "LONGHAUL_GC_PERCENT")]
     pub gc_percent: u64,
     /// Most that this reads and writes in a second; 0 for no limit.
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes, env = "\
-                                                                                              LONGHAUL_GC_RATE")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "0",
+        value_parser = units::bytes,
+        env = "LONGHAUL_GC_RATE"
+    )]
     pub gc_rate: u64,
     /// How long the store keeps dead objects for readers of an older map, here or at another store.
     /// Tests have less.
-    #[arg(long, hide = true, value_name = "DURATION", default_value = "10m", value_parser = units::duration)]
+    #[arg(
+        long,
+        hide = true,
+        value_name = "DURATION",
+        default_value = "10m",
+        value_parser = units::duration
+    )]
     pub delete_delay: Duration,
     /// How long the data of deleted volumes stays, so that you can restore them; 0 to remove it at
     /// once.
-    #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = units::duration, env = "\
-                                                                                                      LONGHAUL_DELETE_GRACE")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1d",
+        value_parser = units::duration,
+        env = "LONGHAUL_DELETE_GRACE"
+    )]
     pub delete_grace: Duration,
 }

@@ -357,8 +357,7 @@ impl<'a> Writer<'a> {
             left = left => match left {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tell(&format!("the volume was not detached ({error:#}): {host}")),
-                Err(_) => tell(&format!("the store has not confirmed that the volume is detached: \
-                                         {host}")),
+                Err(_) => tell(&format!("the store has not confirmed the detach: {host}")),
             },
             () = stop.wait() => tell(&format!("left at once: {host}")),
         }

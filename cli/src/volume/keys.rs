@@ -50,8 +50,8 @@ pub(super) async fn run(
                 let slots = slots.collect::<Vec<_>>();
                 let verified = given.is_any();
                 return print(&pretty(&json!({
-                    "slots": slots, "keys": list.numbers(), "retires": list.retires(), "name": list.name(), "\
-                                                                                                             verified": verified,
+                    "slots": slots, "keys": list.numbers(), "retires": list.retires(),
+                    "name": list.name(), "verified": verified,
                 }))?);
             }
             let rows = slots.map(|slot| {

@@ -1,10 +1,10 @@
 //! Requests in datagrams: small urgent reads, so that a lost packet costs a fraction of a round
 //! trip and not a probe timeout.
 //!
-//! [`DatagramClient`] is the host's end, [`DatagramServer`] the store's; they exchange a [`Packet`].
-//! The server cuts a reply into parts and adds one of parity, so that the path may lose any one of
-//! them. The client asks for further missing parts by name. If datagrams bring no reply soon, the
-//! caller has to send the request by stream.
+//! [`DatagramClient`] is the host's end, [`DatagramServer`] the store's; they exchange a
+//! [`Packet`]. The server cuts a reply into parts and adds one of parity, so that the path may lose
+//! any one of them. The client asks for further missing parts by name. If datagrams bring no reply
+//! soon, the caller has to send the request by stream.
 //!
 //! Promises:
 //! - Each request that goes in comes out exactly once, as a reply or as a request for the stream.

@@ -1,4 +1,4 @@
-//! DatagramClient and server with a bad network between them, on a clock of our own.
+//! Datagram client and datagram server with a bad network between them, on a clock of the test.
 
 use super::*;
 use crate::block::{Range, Time, VolumeId};
@@ -234,7 +234,7 @@ fn loss_costs_a_lone_read_little_and_the_overhead_is_what_it_says() {
         let took = datagram(&mut rig, 30_000);
         let all = [0.5, 0.99, 0.999, 1.0].map(|share| percentile(&took, share));
         let (host, store) = (rig.client.counters(), rig.server.counters());
-        // The parity that was not needed is in the host's sum and in the store's.
+        // Unneeded parity is in the host's sum and in the store's.
         let twice = 115 * (host.requests - u64::from(host.redundant_bytes == 0));
         let redundant = store.redundant_bytes + twice;
         let share = redundant as f64 / (rig.carried_bytes - redundant) as f64;
@@ -364,7 +364,7 @@ fn a_reply_that_is_too_large_is_sent_for_by_stream() {
     let message = ToHost::Data { request: number, volume: VOLUME, result: Ok(Vec::new()) };
     let reply = Frame { message, payload: vec![1; MAX_REPLY_BYTES].into() };
     assert!(server.handle_reply(reply, DATAGRAM_BYTES).is_none());
-    // Said again when it is asked again.
+    // A repeated question gets the answer again.
     let Some(Packet::Request { call, head, .. }) = Packet::decode(request.clone()) else {
         panic!()
     };

@@ -226,10 +226,9 @@ fn newest(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(u64, Newest), Halt
             Ok((number, lease.map_or_else(Newest::Damaged, Newest::Lease)))
         }
         Err(GetError::Damaged(reason)) => Ok((number, Newest::Damaged(reason))),
-        Err(GetError::NotFound) => Err(Halt::Failed(format!(
-            "the list has {key}, but the object is \
-                                                             missing"
-        ))),
+        Err(GetError::NotFound) => {
+            Err(Halt::Failed(format!("the list has {key}, but the object is missing")))
+        }
         Err(GetError::Failed(error)) => Err(Halt::Failed(error)),
     }
 }

@@ -431,11 +431,7 @@ impl<P: Procedure> Runner<P> {
                 self.wanted = Some(Effect::Pause(pause));
                 self.ends_round = true;
             }
-            (Err(Unknown), None) => debug_assert!(
-                false,
-                "the procedure asks for nothing and has \
-                                                          no outcome"
-            ),
+            (Err(Unknown), None) => debug_assert!(false, "the procedure names no next step"),
         }
     }
 

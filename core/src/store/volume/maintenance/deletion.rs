@@ -73,7 +73,7 @@ pub(super) enum PinRead {
     Audited,
     /// A root names it and it is not there: somebody may have taken over.
     Missing,
-    /// The sweep does not go on with it.
+    /// The sweep does not continue with it.
     Nothing,
 }
 
@@ -263,7 +263,7 @@ impl Deletion {
         }
     }
 
-    /// Whether a sweep is to begin.
+    /// Whether it is time for a sweep.
     pub fn is_audit_due(&self) -> bool {
         self.sweep_due && self.sweep.is_none()
     }
