@@ -85,7 +85,7 @@ fn config_mistakes_are_named() {
         ["longhaul", "--config", path.to_str().unwrap(), "host"].map(OsString::from).to_vec();
     assert!(arguments(args.clone()).unwrap_err().to_string().contains("cannot read"));
     std::fs::write(&path, "[hosts]").unwrap();
-    assert!(arguments(args.clone()).unwrap_err().to_string().contains("no command `hosts`"));
+    assert!(arguments(args.clone()).unwrap_err().to_string().contains("`hosts` is no command"));
     std::fs::write(&path, "[host]\nstate = { a = 1 }").unwrap();
     assert!(arguments(args).unwrap_err().to_string().contains("`state` cannot be"));
 }
