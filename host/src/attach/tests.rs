@@ -50,7 +50,7 @@ fn a_journal_that_cannot_be_synced_is_not_asked_again() {
     let error = distrust_page_cache(&files, Path::new("/state/volumes/7")).unwrap_err();
     let failure = AttachFailure::from(anyhow::Error::from(error).context("volume v"));
     let AttachFailure::Disk(why) = failure else { panic!("{failure:?}") };
-    for part in ["volume v", "fdatasync of /state/volumes/7/journal.0000", "restarted"] {
+    for part in ["volume v", "fdatasync of /state/volumes/7/journal.0000", "restart"] {
         assert!(why.contains(part), "{why}");
     }
 }
