@@ -313,7 +313,7 @@ impl<'a> Change<'a> {
         self.list.slots.retain(|slot| slot.number != number);
         if self.list.slots.len() == before {
             bail!(
-                "key slot {number} does not exist; `longhaul volume key list` shows the existing \
+                "no key slot {number}: `longhaul volume key list` shows the existing \
                  ones"
             );
         }

@@ -480,7 +480,7 @@ async fn restore(
         None => {
             let all = queries::deleted::deleted(&session).await?;
             let found = all.into_iter().find(|deleted| deleted.id == volume);
-            found.ok_or_else(|| Failure::not_found("the deleted volume does not exist"))?.name
+            found.ok_or_else(|| Failure::not_found("no such deleted volume"))?.name
         }
     };
     match queries::deleted::ask(&session, TrashOperation::Restore { volume, name }).await? {

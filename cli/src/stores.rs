@@ -202,10 +202,10 @@ fn named<'a>(stores: &'a [Store], id: &str) -> Result<&'a Store> {
     let mut found = stores.iter().filter(|store| store.id.starts_with(id));
     match (found.next(), found.next()) {
         (Some(store), None) => Ok(store),
-        (None, _) => Err(Usage(format!(
-            "store {id} does not exist; `longhaul store list` shows the existing ones"
-        ))
-        .into()),
+        (None, _) => {
+            Err(Usage(format!("no store {id}: `longhaul store list` shows the existing ones"))
+                .into())
+        }
         (Some(_), Some(_)) => Err(Usage(format!("{id} is the beginning of several stores")).into()),
     }
 }

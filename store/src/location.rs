@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(read(&base).await.unwrap(), site);
         assert_eq!(site.second(), Some(&second));
         let late = write(&base, first.with(LocationRole::Replaced { by: "x".into() })).await;
-        assert!(late.unwrap_err().to_string().contains("somebody else"));
+        assert!(late.unwrap_err().to_string().contains("another store has just changed"));
         for _ in 0..10 {
             let before = Some(site.place.clone());
             let role =

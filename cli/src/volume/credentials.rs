@@ -52,7 +52,7 @@ pub fn run(args: &CredentialArgs) -> Result<()> {
             let revoked = credential::revoke(state, which.as_deref(), tenant.as_deref())?;
             if revoked == 0 {
                 bail!(
-                    "the credential does not exist; `longhaul credential list` shows the existing \
+                    "no such credential: `longhaul credential list` shows the existing \
                      ones"
                 );
             }

@@ -571,7 +571,7 @@ impl InitiatorRights {
     ) -> Result<()> {
         if let Some(user) = &user {
             let known = kept.users.contains_key(user) || self.fixed.access.users.contains_key(user);
-            ensure!(known, "user {user} does not exist: first `longhaul iscsi user set {user}`");
+            ensure!(known, "no user {user}: first `longhaul iscsi user set {user}`");
         }
         let grant = SavedGrant { initiator: check_initiator(initiator)?, user };
         // A second grant may turn CHAP on or off for an initiator.
@@ -631,7 +631,7 @@ impl InitiatorRights {
         }
         drop(users);
         let removed = kept.users.remove(name).is_some();
-        ensure!(removed, "user {name} does not exist: `longhaul iscsi list` shows all");
+        ensure!(removed, "no user {name}: `longhaul iscsi list` shows all");
         Ok(())
     }
 

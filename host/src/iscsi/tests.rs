@@ -300,7 +300,7 @@ async fn rights_of_config_and_commands_add_up() {
         (set("bob", b"targets-secret-1", false), "own challenges"),
         (set("bob", b"short", false), "12 to 255"),
         (set("b b", b"another-secret-1", false), "no CHAP user"),
-        (allow("db", Some("nobody")), "nobody does not exist"),
+        (allow("db", Some("nobody")), "no user nobody"),
         (deny("other"), "not granted"),
         (InitiatorChange::RemoveUser { name: "alice".into(), target: false }, "deny it first"),
         (InitiatorChange::RemoveUser { name: "carol".into(), target: false }, "config file"),

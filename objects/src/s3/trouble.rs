@@ -150,7 +150,7 @@ mod tests {
             (403, "AccessDenied", "s3:PutObject"),
             (301, "PermanentRedirect", "AWS_REGION"),
             (501, "NotImplemented", "If-None-Match"),
-            (404, "", "not an S3 API"),
+            (404, "", "no S3 API"),
             (418, "Teapot", "refuses (418 Teapot: why)"),
         ] {
             let answer = Answer::Refused { status, code: code.into(), message: "why".into() };

@@ -463,7 +463,7 @@ async fn forget(
     let failed = |error: anyhow::Error| VolumeError::Store(format!("{error:#}"));
     let known = registry::stores(objects).await.map_err(failed)?;
     let Some(registered) = known.get(&id) else {
-        return Err(VolumeError::Invalid(format!("store {id} does not exist")));
+        return Err(VolumeError::Invalid(format!("no store {id}")));
     };
     if peers.operate(id, &registered.addresses, StoreOperation::Report).await.is_ok() {
         let why = format!("store {id} answers: stop it first");

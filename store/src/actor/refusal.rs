@@ -44,7 +44,7 @@ impl Refusal {
                 let reason = match self {
                     Refusal::Rejected(why) => why.to_string(),
                     Refusal::NotServed => not_served(),
-                    _ => "the volume does not exist".to_owned(),
+                    _ => "no such volume".to_owned(),
                 };
                 ToHost::BatchRefused { volume, epoch, reason }
             }

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 fn no_such(name: &str) -> VolumeError {
     invalid(format!(
-        "tenant {name} does not exist; `longhaul tenant list` shows the existing ones, `longhaul \
+        "no tenant {name}: `longhaul tenant list` shows the existing ones, `longhaul \
          tenant create` makes one"
     ))
 }

@@ -35,7 +35,7 @@ pub struct Attached {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum AttachError {
     /// No volume of that name or identity.
-    #[error("the volume does not exist; `longhaul volume list` shows the existing ones")]
+    #[error("no such volume; `longhaul volume list` shows the existing ones")]
     NotFound,
     /// A host acknowledged writes that never arrived.
     #[error(

@@ -191,7 +191,7 @@ pub struct LiveInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum VolumeError {
     /// No such volume.
-    #[error("the volume does not exist; `longhaul volume list` shows the existing ones")]
+    #[error("no such volume; `longhaul volume list` shows the existing ones")]
     NotFound,
     /// Another volume has the name.
     #[error("a volume of that name exists; choose another name, or delete it first")]
