@@ -214,7 +214,7 @@ fn what_cannot_be_done_over_http_is_said_so() {
     }
     api.fails("PUT", "/v1/tenants/other", Some(json!({})), 404, "no tenant other");
     api.fails("DELETE", "/v1/volumes/other?now=true", None, 404, "no such volume");
-    api.fails("DELETE", &format!("/v1/stores/{:032}", 1), None, 404, "does not exist");
+    api.fails("DELETE", &format!("/v1/stores/{:032}", 1), None, 404, "no store");
     api.fails("GET", "/v1/nothing", None, 404, "openapi.json");
     api.fails("PUT", "/v1/volumes", None, 405, "openapi.json");
     let new = |name: &str, size: u64| Some(json!({"name": name, "size_bytes": size}));
@@ -423,7 +423,7 @@ fn commands_go_over_http_and_where_tcp_does_not_get_through_over_the_link() {
         run(&["tenant", "set", name, "--max-volumes", "3"]);
         assert_eq!(run(&["tenant", "show", name, "--json"]).json()["max_volumes"], 3);
         run(&["tenant", "delete", name]);
-        run(&["store", "drain", "--off"]);
+        run(&["store", "evacuate", "--off"]);
     }
     // Each store gets its requests at its own address.
     let before = requests(&site);

@@ -162,7 +162,7 @@ fn a_store_that_forgot_its_volumes_gets_nothing_and_costs_nothing() {
     wait_for("the host to say that its volume is gone", LIMIT, || {
         reason().contains("does not have this volume any more")
     });
-    assert!(reason().contains("kept in"), "{}", reason());
+    assert!(reason().contains("undelivered writes in"), "{}", reason());
     // Clients of what the journal has go on.
     write(&mut client, 2 * MIB, 3 * MIB);
     shows(&mut client, MIB, 3 * MIB);
@@ -173,7 +173,7 @@ fn a_store_that_forgot_its_volumes_gets_nothing_and_costs_nothing() {
     // Neither a new start nor a new volume of that name does away with it.
     host.start();
     let refusal = host.refusal("disk");
-    assert!(refusal.contains("no such volume") && refusal.contains("kept in"), "{refusal}");
+    assert!(refusal.contains("no such volume") && refusal.contains("undelivered writes in"), "{refusal}");
     site.create("disk", 16);
     wait_for("the host to see the new volume", LIMIT, || {
         host.refusal("disk").contains("still holds the journal")

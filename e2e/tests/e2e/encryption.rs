@@ -158,7 +158,7 @@ fn plain_text_that_a_store_hands_out_is_an_error() {
     show(&hidden);
     let image = site.path("image").display().to_string();
     let export = ["export", "disk", &image, "--force", "--key-file", &key];
-    site.volume(export).fails(1, &["not encrypted"]);
+    site.volume(export).fails(1, &["unencrypted"]);
     // The former host has a version table, and refuses the attach. These have none.
     for (state, flags) in [("fresh", &[][..]), ("through", &["--write-through"])] {
         let mut victim = site.host(state).with(["--key-file", &key, "--volume", "disk"]);
@@ -171,7 +171,7 @@ fn plain_text_that_a_store_hands_out_is_an_error() {
         }
         victim.server().wait_until("it says why", LIMIT, || {
             let log = std::fs::read_to_string(victim_log(&site, state)).unwrap_or_default();
-            log.contains("not encrypted")
+            log.contains("unencrypted")
         });
         assert_eq!(client.read(8192, 4096).unwrap(), [0; 4096]);
         client.write(0, &SECRET.repeat(256)).unwrap();

@@ -53,7 +53,7 @@ impl Place {
         match (status, code) {
             (_, "NoSuchBucket") => {
                 format!(
-                    "{self} does not exist ({said}): create it, or correct --data or the endpoint"
+                    "no {self} ({said}): create it, or correct --data or the endpoint"
                 )
             }
             // The second one is versitygw's.
