@@ -407,7 +407,7 @@ fn what_cannot_be_a_replica_is_refused() {
     // Nobody can continue from a location that nothing follows any more.
     replica(&site, &site.store, ["remove"]).ok();
     assert_eq!(shown(&site, &site.store), Value::Null);
-    refused(&fail_over(&site, &second), "not everything");
+    refused(&fail_over(&site, &second), "incomplete");
     refused(&fail_over(&site, &site.store), "it serves volumes");
     let mut host = site.host("host");
     host.start();

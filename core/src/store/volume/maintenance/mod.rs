@@ -527,7 +527,7 @@ impl MapMaintenance {
         let MapStep::Search(search) = std::mem::take(&mut self.step) else { return None };
         let claimed = search.claimed();
         match search.root_read(cx.out, cx.facts, name, data)? {
-            RootRead::Root(root) => return Some((claimed, root)),
+            RootRead::Root(root) => return Some((claimed, *root)),
             RootRead::Gone => self.look_for_roots(cx.facts, cx.out, stranded, claimed),
             RootRead::Damaged(older) => self.read_newer(cx, claimed, older),
         }
@@ -661,7 +661,8 @@ impl MapMaintenance {
     ) {
         match self.step {
             MapStep::Claim => {
-                if generations::is_claimed(cx, generation, data) {
+                let claimed = generations::is_claimed(cx, generation, data);
+                if claimed {
                     self.claimed(cx, around.stranded, generation);
                 }
             }

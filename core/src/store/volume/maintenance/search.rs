@@ -42,7 +42,7 @@ enum LogRead {
 
 /// The outcome of reading a root.
 pub(super) enum RootRead {
-    Root(Root),
+    Root(Box<Root>),
     /// The root is gone: the engine that deleted it has written newer ones.
     Gone,
     /// The root is damaged. These older ones are left.
@@ -116,7 +116,7 @@ impl Search {
         let Some(data) = data else { return Some(RootRead::Gone) };
         let announce_max = facts.config().announce_entries_max;
         Some(match roots::parse(out, facts.spec(), announce_max, name, &data) {
-            Some(root) => RootRead::Root(root),
+            Some(root) => RootRead::Root(Box::new(root)),
             None => RootRead::Damaged(older),
         })
     }
