@@ -8,7 +8,9 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::{Range, Time};
-use longhaul_core::link::{DatagramServer, DatagramClient, MAX_CALLS, Output, Packet, fits_datagram};
+use longhaul_core::link::{
+    DatagramClient, DatagramServer, MAX_CALLS, Output, Packet, fits_datagram,
+};
 use longhaul_core::wire::link::{FRAME_PREFIX_BYTES, Frame, ToHost, ToStore};
 use longhaul_fuzz::{Input, seeds, world};
 use std::time::Duration;

@@ -173,7 +173,10 @@ fn a_store_that_forgot_its_volumes_gets_nothing_and_costs_nothing() {
     // Neither a new start nor a new volume of that name does away with it.
     host.start();
     let refusal = host.refusal("disk");
-    assert!(refusal.contains("no such volume") && refusal.contains("undelivered writes in"), "{refusal}");
+    assert!(
+        refusal.contains("no such volume") && refusal.contains("undelivered writes in"),
+        "{refusal}"
+    );
     site.create("disk", 16);
     wait_for("the host to see the new volume", LIMIT, || {
         host.refusal("disk").contains("still holds the journal")

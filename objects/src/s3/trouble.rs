@@ -52,9 +52,7 @@ impl Place {
         }
         match (status, code) {
             (_, "NoSuchBucket") => {
-                format!(
-                    "no {self} ({said}): create it, or correct --data or the endpoint"
-                )
+                format!("no {self} ({said}): create it, or correct --data or the endpoint")
             }
             // The second one is versitygw's.
             (_, "InvalidAccessKeyId" | "XAdminUserNotFound") => format!(
