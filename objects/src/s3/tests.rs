@@ -66,7 +66,7 @@ async fn objects_in_a_bucket() {
     let usage = objects.usage().unwrap();
     assert!(usage.requests[&(Operation::Put, usage::Outcome::Exists)] > 100, "{usage:?}");
     std::fs::rename(server.dir.path().join("bucket"), server.dir.path().join("gone")).unwrap();
-    let failed = |error: &str| assert!(error.contains("there is no bucket `bucket`"), "{error}");
+    let failed = |error: &str| assert!(error.contains("no bucket `bucket`"), "{error}");
     let Err(GetError::Failed(error)) = objects.get("v/1/seg/a", None).await else { panic!() };
     failed(&error);
     let Err(PutError::Failed(error)) = objects.put("v/1/seg/c", vec![]).await else { panic!() };

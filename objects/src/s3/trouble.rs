@@ -158,7 +158,10 @@ mod tests {
         let lost = |text: &str| place.explain(&Answer::Lost(text.into()));
         assert!(lost("dns error: failed to lookup address information").contains("AWS_REGION"));
         assert!(lost("invalid peer certificate: UnknownIssuer").contains("SSL_CERT_FILE"));
-        assert!(lost("tcp connect error: Connection refused (os error 111)").contains("nobody"));
+        assert!(
+            lost("tcp connect error: Connection refused (os error 111)")
+                .contains("check AWS_ENDPOINT_URL")
+        );
         assert_eq!(lost("x"), "no answer from bucket `b` at https://e (x)");
         let replica = Place { replica: true, ..place.clone() };
         let text = replica.explain(&Answer::Lost("Connection refused".into()));
