@@ -600,9 +600,13 @@ async fn a_paused_drain_holds_up_no_other_lane_and_little_memory() {
     }
     assert!(early <= 1, "{early} batches passed a paused drain");
     store.listener.pause_drain(session, false);
-    for _ in early..40 {
-        let event = store.listener.event().await.unwrap();
-        assert!(matches!(event, ListenerEvent::Frame { lane: Lane::Drain, .. }), "{event:?}");
+    while early < 40 {
+        match store.listener.event().await.unwrap() {
+            ListenerEvent::Frame { lane: Lane::Drain, .. } => early += 1,
+            // The client repeats a read in a datagram for as long as it has no reply.
+            ListenerEvent::Frame { lane: Lane::Read, .. } => {}
+            other => panic!("{other:?}"),
+        }
     }
     tokio::task::spawn_blocking(move || client.close()).await.unwrap();
 }
