@@ -135,6 +135,18 @@ impl Functions {
         })
     }
 
+    /// When the time of the next fence is over, of those whose time is not over at `now`.
+    pub(super) fn next_fence_limit(&self, now: Time) -> Option<Time> {
+        self.pending
+            .iter()
+            .filter_map(|function| match &function.progress {
+                FunctionProgress::Fenced { until, .. } => Some(*until),
+                FunctionProgress::Settling { .. } | FunctionProgress::Asked => None,
+            })
+            .filter(|until| *until > now)
+            .min()
+    }
+
     /// Removes the fences that are acknowledged, or whose time is over. Returns the functions
     /// without fences, with their responses, and whether some functions still wait.
     pub(super) fn lower_fences(

@@ -291,13 +291,18 @@ impl Session {
     }
 
     /// Answers the functions that wait for no fence any more. `is_up` tells whether a fence is not
-    /// acknowledged. Returns whether some functions still wait.
-    pub(super) fn advance_fences(&mut self, now: Time, is_up: impl Fn(&Fence) -> bool) -> bool {
+    /// acknowledged. Returns whether it answered some, and whether some still wait.
+    pub(super) fn advance_fences(
+        &mut self,
+        now: Time,
+        is_up: impl Fn(&Fence) -> bool,
+    ) -> (bool, bool) {
         let (done, waiting) = self.functions.lower_fences(now, is_up);
+        let answered = !done.is_empty();
         for (id, response) in done {
             self.finish_function(id, response);
         }
-        waiting
+        (answered, waiting)
     }
 
     /// Whether a fence of this session is not acknowledged yet.

@@ -634,6 +634,9 @@ impl Session {
         for at in 0..self.failed.len() {
             self.arm(self.failed[at].until);
         }
+        if let Some(limit) = self.functions.next_fence_limit(now) {
+            self.arm(limit);
+        }
     }
 
     fn keep_alive(&mut self, cx: &mut SessionContext<'_>, at: usize) {

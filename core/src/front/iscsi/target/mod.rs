@@ -622,10 +622,12 @@ impl Target {
                 .map(Fence::key)
                 .collect();
             let Some(session) = self.sessions.get_mut(serial) else { continue };
-            let waiting = session.advance_fences(self.now, |fence| !down.contains(&fence.key()));
+            let (answered, waiting) =
+                session.advance_fences(self.now, |fence| !down.contains(&fence.key()));
             if waiting {
                 self.fenced.push(serial);
-            } else {
+            }
+            if answered || !waiting {
                 self.dirty.push(serial);
             }
         }

@@ -142,6 +142,24 @@ fn a_fence_falls_with_its_connection_and_with_time() {
 }
 
 #[test]
+fn a_response_is_sent_while_a_later_one_still_waits() {
+    let (mut world, a) = world(parameters());
+    for (itt, seconds) in [(9, 2), (10, 1)] {
+        let other = world.connect(identity(itt, 0, 0), parameters(), 1);
+        world.send(other, read(1, 1, 0, 512));
+        world.send(other, nothing(2, 2));
+        world.send(a, manage(Fn::ClearTaskSet as u8, itt.into(), 100, !0, 0));
+        assert!(world.take(a).is_empty());
+        world.pass(Duration::from_secs(seconds));
+    }
+    // The world fails if the target has output and does not say so.
+    world.pass(Duration::from_secs(2));
+    assert_eq!(response(&mut world, a), (9, 0));
+    world.pass(Duration::from_secs(2));
+    assert_eq!(response(&mut world, a), (10, 0));
+}
+
+#[test]
 fn target_resets() {
     let (mut world, a) = world(parameters());
     let b = world.connect(identity(2, 0, 0), parameters(), 1);
