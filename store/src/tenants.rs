@@ -99,7 +99,7 @@ mod tests {
         assert!(said(new("acme/d").await.unwrap_err()).contains("together"));
         // A deleted volume counts again when it comes back.
         let entry = Entry { sectors: 2048, spec: c.clone() };
-        trash::delete(&objects, &entry, None, &BTreeSet::new()).await.unwrap();
+        trash::delete(&objects, &entry, None, Some(&BTreeSet::new())).await.unwrap();
         new("acme/d").await.unwrap();
         let back = trash::restore(&objects, None, c.id, "acme/c", None).await.unwrap_err();
         assert!(back.to_string().contains("together"), "{back}");
@@ -131,7 +131,7 @@ mod tests {
         put(&b, 1096).await;
         assert_eq!(has_room(&objects, "acme").await, Ok(false));
         let entry = Entry { sectors: 2048, spec: b };
-        trash::delete(&objects, &entry, None, &BTreeSet::new()).await.unwrap();
+        trash::delete(&objects, &entry, None, Some(&BTreeSet::new())).await.unwrap();
         assert_eq!(has_room(&objects, "acme").await, Ok(false));
         let info = shown(&objects).await;
         assert_eq!((info.volumes, info.deleted, info.stored), (1, 1, 4096));
@@ -167,7 +167,7 @@ mod tests {
         let spec = create(&objects, "acme/a".into(), 2048, 512).await.unwrap();
         assert!(delete().await.unwrap_err().to_string().contains("1 volumes"));
         let entry = Entry { sectors: 2048, spec };
-        trash::delete(&objects, &entry, None, &BTreeSet::new()).await.unwrap();
+        trash::delete(&objects, &entry, None, Some(&BTreeSet::new())).await.unwrap();
         assert!(delete().await.unwrap_err().to_string().contains("1 deleted"));
         assert_eq!(shown(&objects).await.limits.max_volumes, Some(3));
         trash::purge(&objects, entry.spec.id).await.unwrap();

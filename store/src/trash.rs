@@ -34,9 +34,9 @@ pub async fn delete(
     objects: &dyn Objects,
     entry: &Entry,
     lease: Option<u64>,
-    clones: &BTreeSet<VolumeId>,
+    clones: Option<&BTreeSet<VolumeId>>,
 ) -> Result<(), VolumeError> {
-    let (entry, clones) = (entry.clone(), clones.clone());
+    let (entry, clones) = (entry.clone(), clones.cloned());
     drive(DeleteVolume { entry, lease, clones }, objects, None).await
 }
 

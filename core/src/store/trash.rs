@@ -35,31 +35,34 @@ pub enum Decision {
 pub struct Record {
     /// What was decided.
     pub decision: Decision,
-    /// The time in seconds since 1970. If the decision takes a restoration back, this is the time
-    /// of the deletion.
+    /// The time of the decision in seconds since 1970. If a restoration takes itself back, its new
+    /// record may have the time of the record before it.
     pub at: u64,
-    /// The volume, with the name that it had, or is to get.
+    /// The volume, with the name that it had, or that it gets.
     pub spec: VolumeSpec,
     /// Its size in sectors.
     pub sectors: u64,
 }
 
-/// The next step for a record that has had its time, for any store that finds it.
+/// The next step for a volume with a record. Any store may take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing before this second.
+    /// Nothing to do before this time, in seconds since 1970.
     Wait(u64),
-    /// Nothing any more.
+    /// Nothing to do any more.
     Nothing,
     /// Remove the data: its time is up.
     Purge,
     /// The deletion stopped before the volume lost its name: the volume stays as it was.
     Keep,
-    /// The restoration stopped before the volume had a name: the volume stays deleted.
+    /// The volume has its name, and the restoration has not removed the older records. Check
+    /// whether the parents of the volume exist.
+    Confirm,
+    /// The restoration stopped before the volume got its name: the volume is still deleted.
     TakeBack,
-    /// Remove the rest, which is not the newest record of any volume.
+    /// Remove this record: nothing else is left of its volume.
     Forget,
-    /// Go on with removing the data.
+    /// Continue the removal of the data.
     Remove,
 }
 
@@ -68,8 +71,10 @@ pub enum Next {
 pub const HANDS_OFF: u64 = 60;
 
 impl Record {
-    /// The next step for this record, if it is the newest one. `named`: the volume has the name in
-    /// the record. `before`: the record before still exists.
+    /// The next step, if this is the newest record of its volume. `now` is in seconds since 1970,
+    /// and `grace` is the time in seconds that data stays. `named`: the volume has the name in the
+    /// record. `before`: the record before this one exists. If the volume does not have the name,
+    /// `before` is also true if objects of the volume exist.
     #[must_use]
     pub fn next(&self, now: u64, grace: u64, named: bool, before: bool) -> Next {
         let settled = self.at.saturating_add(HANDS_OFF);
@@ -80,8 +85,9 @@ impl Record {
                 Next::Wait(self.at.saturating_add(grace))
             }
             Decision::Deleted => Next::Purge,
-            Decision::Restored if named => Next::Nothing,
+            Decision::Restored if named && !before => Next::Nothing,
             Decision::Restored if now < settled => Next::Wait(settled),
+            Decision::Restored if named => Next::Confirm,
             Decision::Restored if before => Next::TakeBack,
             Decision::Restored => Next::Forget,
             Decision::Purged if before => Next::Remove,
@@ -89,7 +95,14 @@ impl Record {
         }
     }
 
-    /// The same for the link; `until` is when the data goes.
+    /// Whether the record says that the volume has this name.
+    #[must_use]
+    pub fn names(&self, name: &str) -> bool {
+        self.decision == Decision::Restored && self.spec.name == name
+    }
+
+    /// The deleted volume as a message of the link. `until` is the time at which the data goes, in
+    /// seconds since 1970.
     #[must_use]
     pub fn info(&self, until: u64) -> DeletedInfo {
         DeletedInfo {
@@ -231,9 +244,11 @@ mod tests {
             assert_eq!(next(Decision::Deleted, 1500, false, before), Next::Purge);
             assert_eq!(next(Decision::Deleted, 1059, true, before), Next::Wait(1060));
             assert_eq!(next(Decision::Deleted, 9999, true, before), Next::Keep);
-            assert_eq!(next(Decision::Restored, 9999, true, before), Next::Nothing);
             assert_eq!(next(Decision::Restored, 1059, false, before), Next::Wait(1060));
         }
+        assert_eq!(next(Decision::Restored, 1059, true, false), Next::Nothing);
+        assert_eq!(next(Decision::Restored, 1059, true, true), Next::Wait(1060));
+        assert_eq!(next(Decision::Restored, 1060, true, true), Next::Confirm);
         assert_eq!(next(Decision::Restored, 1060, false, true), Next::TakeBack);
         assert_eq!(next(Decision::Restored, 1060, false, false), Next::Forget);
         assert_eq!(next(Decision::Purged, 1000, false, true), Next::Remove);

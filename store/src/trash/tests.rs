@@ -101,7 +101,7 @@ impl World {
     }
 
     async fn delete(&self) -> Result<(), VolumeError> {
-        delete(&*self.objects, &self.entry, Some(1), &BTreeSet::new()).await
+        delete(&*self.objects, &self.entry, Some(1), Some(&BTreeSet::new())).await
     }
 
     /// Tends at that time, until there is nothing to do.
@@ -185,7 +185,7 @@ async fn each_crash(
 async fn a_deletion_that_is_cut_short_anywhere_has_happened_or_not() {
     let changes = each_crash(
         async |_| (),
-        async |world, objects| delete(objects, &world.entry, Some(1), &BTreeSet::new()).await,
+        async |world, objects| delete(objects, &world.entry, Some(1), Some(&BTreeSet::new())).await,
         async |world, done| {
             let state = world.state().await;
             assert!(if done { state == State::Deleted } else { state != State::Gone });
@@ -201,7 +201,7 @@ async fn a_deletion_that_is_cut_short_anywhere_has_happened_or_not() {
             if after == State::There {
                 let lease = world.leases().await;
                 let clones = BTreeSet::new();
-                delete(&*world.objects, &world.entry, Some(lease), &clones).await.unwrap();
+                delete(&*world.objects, &world.entry, Some(lease), Some(&clones)).await.unwrap();
                 assert_eq!(world.state().await, State::Deleted);
             }
             world.tend(now() + GRACE + LATER).await;
@@ -241,7 +241,7 @@ async fn a_restoration_that_is_cut_short_anywhere_has_happened_or_not() {
                 assert_eq!((entry.spec.name.as_str(), entry.sectors), (name, 4096));
                 assert_eq!(world.state().await, State::There);
                 let lease = world.leases().await;
-                delete(&*world.objects, &entry, Some(lease), &BTreeSet::new()).await.unwrap();
+                delete(&*world.objects, &entry, Some(lease), Some(&BTreeSet::new())).await.unwrap();
                 assert_eq!(world.state().await, State::Deleted);
                 world.tend(now() + GRACE + LATER).await;
                 assert!(world.objects.list("").await.unwrap().is_empty());
@@ -298,12 +298,12 @@ async fn names_that_are_taken_and_parents_that_are_gone() {
     put_name(&*world.objects, &spec).await.unwrap();
     let clones = BTreeSet::from([spec.id]);
     let parent_of = |clones| delete(&*world.objects, &world.entry, Some(1), clones);
-    let error = parent_of(&clones).await.unwrap_err();
+    let error = parent_of(Some(&clones)).await.unwrap_err();
     assert!(error.to_string().contains("copy"), "{error}");
     assert_eq!(world.state().await, State::There);
     let clone = Entry { sectors: spec.created_sectors, spec };
-    delete(&*world.objects, &clone, None, &BTreeSet::new()).await.unwrap();
-    parent_of(&clones).await.unwrap();
+    delete(&*world.objects, &clone, Some(1), Some(&BTreeSet::new())).await.unwrap();
+    parent_of(Some(&clones)).await.unwrap();
     let back = async |id| restore(&*world.objects, Some(&world.me), id, "new", None).await;
     let error = back(clone.spec.id).await.unwrap_err();
     assert!(error.to_string().contains("restore that first"), "{error}");
@@ -316,6 +316,6 @@ async fn names_that_are_taken_and_parents_that_are_gone() {
     assert_eq!(back(clone.spec.id).await.unwrap().spec.parents, clone.spec.parents);
     // With another name the clone still holds its parent.
     let entry = catalog::load(&*world.objects).await.unwrap().entries.remove("old").unwrap();
-    let error = delete(&*world.objects, &entry, Some(3), &clones).await.unwrap_err();
+    let error = delete(&*world.objects, &entry, Some(3), Some(&clones)).await.unwrap_err();
     assert!(error.to_string().contains("new"), "{error}");
 }

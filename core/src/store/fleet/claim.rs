@@ -37,25 +37,27 @@ impl LeaseHolder {
 /// The purpose of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeasePurpose {
-    /// A host wants to use it, here; in a session with that key.
+    /// A host wants to use the volume at this store: the host, the key of its session, and its
+    /// claim.
     Serve(HostId, KeyId, crate::wire::link::Claim),
-    /// Ask something about it; the holder of the lease can answer as well.
+    /// A request about the volume. The holder of the lease can answer it as well.
     Ask,
 }
 
 /// The outcome of a [`Claim`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimOutcome {
-    /// The volume is this process's, by the lease of that number.
+    /// This process holds the lease of the volume.
     Mine {
         /// Number of the lease.
         number: u64,
-        /// The former holder, if this claim took the lease just now.
+        /// The former holder. `None` if the last round of the claim found this process as the
+        /// holder.
         taken: Option<LeaseSource>,
     },
-    /// Another store has it and answers: ask that store.
+    /// Another store holds the lease and answers: its identity and its addresses.
     Elsewhere(StoreId, Vec<String>),
-    /// The store that has it does not let this host have it.
+    /// The holder of the lease refuses to release the volume to this host.
     Refused(AttachError),
     /// The volume does not exist any more.
     Gone,
@@ -64,19 +66,19 @@ pub enum ClaimOutcome {
 /// The former holder of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseSource {
-    /// From nobody, or from an earlier process of this store.
+    /// No store, or an earlier process of this store.
     Nobody,
-    /// From a store that let go of it.
+    /// A store that released the volume.
     Handed,
-    /// From a store that did not answer.
+    /// A store that did not answer, or a store unknown because of a damaged lease.
     Silent,
 }
 
-/// Finds the store that has a volume, and takes the volume if it may. While it cannot read or write
-/// the objects, it tries again.
+/// Finds the store that holds the lease of a volume, and takes the lease if it may. After a failure
+/// of the location or an error of another store, it tries again.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Who claims it.
+    /// The process that claims the volume.
     pub me: LeaseHolder,
     /// The volume.
     pub spec: VolumeSpec,
@@ -90,7 +92,7 @@ impl Procedure for Claim {
     fn decide(&self, facts: &mut Facts<'_>) -> Known<ClaimOutcome> {
         match Halt::caught(self.attempt(facts))? {
             Ok(Some(outcome)) => return Ok(outcome),
-            // Another store was faster: it is the one to ask now.
+            // Another store has created that lease first. The next round asks that store.
             Ok(None) => {}
             Err(error) => {
                 let name = &self.spec.name;
@@ -106,12 +108,13 @@ impl Procedure for Claim {
 impl Claim {
     fn attempt(&self, facts: &mut Facts<'_>) -> Result<Option<ClaimOutcome>, Halt<String>> {
         let Claim { me, spec, purpose } = self;
-        let (number, newest) = newest(facts, spec.id)?;
+        let (numbers, newest) = newest_and_older(facts, spec.id)?;
+        let number = numbers.last().copied().unwrap_or_default();
         let newest = match newest {
             Newest::Damaged(reason) => {
                 let why = format!("volume {}: {reason}; it is taken over", spec.name);
                 facts.note(Note::Error(why));
-                return self.take(facts, number, LeaseSource::Silent);
+                return self.take(facts, &numbers, LeaseSource::Silent);
             }
             Newest::Lease(lease) => Some(lease),
             Newest::None => None,
@@ -121,9 +124,11 @@ impl Claim {
             (Step::Serve, _) if facts.round() == 0 => {
                 return Ok(Some(ClaimOutcome::Mine { number, taken: None }));
             }
-            // An earlier round took the lease, and could not find out whether the volume has a
-            // name.
-            (Step::Serve, _) => return self.confirm(facts, number, None),
+            // An earlier round may have taken the lease and failed before it saw the name.
+            (Step::Serve, _) => {
+                remove_old(facts, spec.id, &numbers)?;
+                return self.confirm(facts, number, None);
+            }
             (Step::Ask, Some(Lease::Held { store, addresses, .. })) => {
                 let operation = match *purpose {
                     LeasePurpose::Ask => StoreOperation::Report,
@@ -145,25 +150,29 @@ impl Claim {
             }
             _ => LeaseSource::Nobody,
         };
-        self.take(facts, number, taken)
+        self.take(facts, &numbers, taken)
     }
 
-    /// Takes the lease after that of a number.
+    /// Takes the next lease. `numbers` are those of all leases, in order. Returns `None` if another
+    /// store has created that lease.
     fn take(
         &self,
         facts: &mut Facts<'_>,
-        number: u64,
+        numbers: &[u64],
         taken: LeaseSource,
     ) -> Result<Option<ClaimOutcome>, Halt<String>> {
-        let next = number.saturating_add(1);
+        let next = numbers.last().map_or(1, |number| number.saturating_add(1));
         if !put(facts, self.spec.id, next, &self.me.lease())? {
             return Ok(None);
         }
+        // `put` removes one old lease. This removes those that earlier claims failed to remove.
+        remove_old(facts, self.spec.id, numbers)?;
         self.confirm(facts, next, Some(taken))
     }
 
     /// Checks whether a volume still has its name after this store has taken its lease. Another
-    /// store may have deleted the name, with the leases, since this one read them.
+    /// store may have deleted the name and the leases since this one read them. Without a name,
+    /// this removes the new lease.
     fn confirm(
         &self,
         facts: &mut Facts<'_>,
@@ -178,7 +187,7 @@ impl Claim {
     }
 }
 
-/// Creates a lease; false if another one has its number.
+/// Creates a lease, and removes an old one. Returns false if another lease has this number.
 fn put(
     facts: &mut Facts<'_>,
     volume: VolumeId,
@@ -189,10 +198,10 @@ fn put(
     let text = Bytes::from(lease.encode());
     match facts.put(&key, text.clone())? {
         Ok(()) => {}
-        // It may be this store's all the same, its answer lost.
+        // If the answer to an earlier put got lost, this store's own lease is there.
         Err(PutError::Exists) => match facts.get(&key)? {
             Ok(there) if there == text => {}
-            // A damaged object is not this lease, whatever it holds.
+            // A damaged object counts as another lease.
             Ok(_) | Err(GetError::NotFound | GetError::Damaged(_)) => return Ok(false),
             Err(GetError::Failed(error)) => return Err(Halt::Failed(error)),
         },
@@ -204,28 +213,49 @@ fn put(
     Ok(true)
 }
 
+/// Removes old leases that earlier claims failed to remove. `numbers` are those of all leases, in
+/// order.
+fn remove_old(facts: &mut Facts<'_>, volume: VolumeId, numbers: &[u64]) -> Known<()> {
+    let newest = numbers.last().copied().unwrap_or_default();
+    for old in numbers.iter().filter(|old| old.saturating_add(lease::KEPT) <= newest) {
+        facts.discard(&lease::key(volume, *old))?;
+    }
+    Ok(())
+}
+
 /// The newest lease of a volume.
 enum Newest {
     None,
     Lease(Lease),
-    /// No store can say which store has the volume. A lease protects nothing, so this stops no
-    /// store from using the volume: the log protects it.
+    /// The damage of the newest lease. Its holder is unknown, and any store may take the volume:
+    /// the log protects the data.
     Damaged(String),
 }
 
 /// The newest lease of a volume and its number, 0 if there is none.
 fn newest(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(u64, Newest), Halt<String>> {
+    let (numbers, newest) = newest_and_older(facts, volume)?;
+    Ok((numbers.last().copied().unwrap_or_default(), newest))
+}
+
+/// The numbers of all leases of a volume, in order, and the newest lease.
+fn newest_and_older(
+    facts: &mut Facts<'_>,
+    volume: VolumeId,
+) -> Result<(Vec<u64>, Newest), Halt<String>> {
     let prefix = lease::prefix(volume);
     let list = facts.list(&prefix)?.map_err(Halt::Failed)?;
-    let number = list.iter().filter_map(|meta| parse_number(&prefix, &meta.key)).max();
-    let Some(number) = number else { return Ok((0, Newest::None)) };
+    let mut numbers: Vec<u64> =
+        list.iter().filter_map(|meta| parse_number(&prefix, &meta.key)).collect();
+    numbers.sort_unstable();
+    let Some(&number) = numbers.last() else { return Ok((numbers, Newest::None)) };
     let key = lease::key(volume, number);
     match facts.get(&key)? {
         Ok(bytes) => {
             let lease = Lease::decode(&key, &bytes).map_err(|error| error.to_string());
-            Ok((number, lease.map_or_else(Newest::Damaged, Newest::Lease)))
+            Ok((numbers, lease.map_or_else(Newest::Damaged, Newest::Lease)))
         }
-        Err(GetError::Damaged(reason)) => Ok((number, Newest::Damaged(reason))),
+        Err(GetError::Damaged(reason)) => Ok((numbers, Newest::Damaged(reason))),
         Err(GetError::NotFound) => {
             Err(Halt::Failed(format!("the list has {key}, but the object is missing")))
         }
@@ -239,13 +269,13 @@ fn has_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool, Halt<Strin
     match facts.get(&key)? {
         Ok(bytes) => Ok(catalog::decode_spec(&key, &bytes).is_ok_and(|there| there.id == spec.id)),
         Err(GetError::NotFound) => Ok(false),
-        // Its holder keeps it; no other store gets that far.
+        // Only a store that read the description before the damage gets here. It keeps the volume.
         Err(GetError::Damaged(_)) => Ok(true),
         Err(GetError::Failed(error)) => Err(Halt::Failed(error)),
     }
 }
 
-/// Looks which store has a volume, and where that store is.
+/// Finds the store that holds the lease of a volume, and its addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct FindHolder(pub VolumeId);
 
@@ -261,8 +291,8 @@ impl Procedure for FindHolder {
     }
 }
 
-/// Decides that no store gets a volume any more, before the volume loses its name. The store with
-/// the lease `number` does this.
+/// Closes a volume: creates a last lease, after which no store takes one. The store with the lease
+/// `number` does this before it deletes the name.
 ///
 /// # Errors
 /// If another store has taken it meanwhile, or this store cannot write the objects.
@@ -272,13 +302,14 @@ pub(super) fn close(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Res
         return Ok(());
     }
     match Halt::caught(newest(facts, volume))?.map_err(failed)? {
-        // An earlier attempt to delete it got so far.
+        // An earlier attempt to delete the volume has closed it.
         (_, Newest::Lease(Lease::Deleted)) => Ok(()),
         _ => Err(failed("another store has just taken the volume; try again").into()),
     }
 }
 
-/// Takes the lease of a volume that [`close`] has closed, before the volume gets a name again.
+/// Takes the lease of a closed volume, before the volume gets a name again. Returns the number of
+/// the lease. Returns `None` if the volume is not closed, or another store was faster.
 ///
 /// # Errors
 /// If this store cannot read or write the objects.
@@ -286,24 +317,28 @@ pub(super) fn reopen(
     facts: &mut Facts<'_>,
     volume: VolumeId,
     me: &LeaseHolder,
-) -> Result<(), Halt> {
-    match Halt::caught(newest(facts, volume))?.map_err(failed)? {
-        (number, Newest::Lease(Lease::Deleted) | Newest::Damaged(_)) => {
-            // If another store has been faster, it has done the same.
-            let put = put(facts, volume, number.saturating_add(1), &me.lease());
-            Halt::caught(put)?.map_err(failed)?;
-            Ok(())
-        }
-        _ => Ok(()),
+) -> Result<Option<u64>, Halt> {
+    let found = Halt::caught(newest_and_older(facts, volume))?;
+    let (numbers, newest) = found.map_err(failed)?;
+    if !matches!(newest, Newest::Lease(Lease::Deleted) | Newest::Damaged(_)) {
+        return Ok(None);
     }
+    let number = numbers.last().map_or(1, |number| number.saturating_add(1));
+    let put = put(facts, volume, number, &me.lease());
+    if !Halt::caught(put)?.map_err(failed)? {
+        // Another store has reopened the volume.
+        return Ok(None);
+    }
+    remove_old(facts, volume, &numbers)?;
+    Ok(Some(number))
 }
 
-/// [`close`], alone.
+/// [`close`] as a procedure of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Close {
     /// The volume.
     pub volume: VolumeId,
-    /// Number of the lease by which it is this store's.
+    /// The number of this store's lease.
     pub number: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The use that a store makes of its leases: the other side of a [`Claim`](super::claim::Claim).
 //!
-//! Of each volume it knows whether the store has the lease, whether a claim is in progress, and
+//! For each volume it knows whether the store holds the lease, whether a claim is in progress, and
 //! whether another store waits for the volume. It owns no engine and no frame: its owner tells it
 //! about them.
 
@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Holding {
-    /// Number of the lease by which the volume is this store's.
+    /// The number of this store's lease.
     lease: Option<u64>,
     claiming: bool,
     leaving: bool,
 }
 
-/// The state, in the memory of this store, of a volume that another store wants.
+/// The engine of this store for a volume that another store asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeldEngine {
     /// No engine.
@@ -34,7 +34,7 @@ pub enum HeldEngine {
 pub enum Release {
     /// It answers at once.
     Answer(Result<StoreReply, VolumeError>),
-    /// Its engine is to stop; then the answer is [`Holdings::handle_left`]'s.
+    /// Its engine has to stop. Then [`Holdings::handle_left`] gives the answer.
     Leave,
 }
 
@@ -45,16 +45,26 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Volumes that are this store's.
+    /// The number of leases that this store holds.
     #[must_use]
     pub fn count(&self) -> usize {
         self.all.values().filter(|holding| holding.lease.is_some()).count()
     }
 
-    /// Number of the lease by which a volume is this store's.
+    /// The number of this store's lease of a volume, if it holds the lease.
     #[must_use]
     pub fn lease(&self, id: VolumeId) -> Option<u64> {
         self.all.get(&id).and_then(|holding| holding.lease)
+    }
+
+    /// The number of the lease with which this store deletes a volume, after its engine has stopped
+    /// for that.
+    ///
+    /// # Errors
+    /// If another store has taken the volume since. This store's engine may not know of the hosts
+    /// and clones of the volume then.
+    pub fn deleting_lease(&self, id: VolumeId) -> Result<u64, VolumeError> {
+        self.lease(id).ok_or_else(|| failed("another store has just taken the volume; try again"))
     }
 
     /// Whether frames for a volume have to wait until a claim ends or until the store has left the
@@ -93,7 +103,7 @@ impl Holdings {
         }
     }
 
-    /// Another store takes this one to have a volume by the lease of that number, and wants it.
+    /// Another store asks for a volume. It has read that this store holds the lease of that number.
     pub fn handle_release(&mut self, id: VolumeId, lease: u64, engine: HeldEngine) -> Release {
         let holding = self.all.entry(id).or_default();
         if holding.claiming || holding.lease.is_some_and(|number| number > lease) {
@@ -119,8 +129,8 @@ impl Holdings {
         }
     }
 
-    /// The engine of a volume that another store waits for has stopped: the volume is no longer
-    /// this store's.
+    /// The engine of a volume that another store waits for has stopped. This store gives the lease
+    /// up.
     pub fn handle_left(&mut self, id: VolumeId) -> Result<StoreReply, VolumeError> {
         let holding = self.all.entry(id).or_default();
         (holding.lease, holding.leaving) = (None, false);

@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 pub struct NotCreated {
     /// What to answer.
     pub error: VolumeError,
-    /// The volume that has the name. The caller may not know of it: another store created it, or an
-    /// attempt that ended before the store knew its effect.
+    /// The volume that has the name. The caller may not know of it. Another store may have created
+    /// it, or an earlier attempt of this store without an answer.
     pub taken: Option<Box<CatalogEntry>>,
 }
 
@@ -63,14 +63,14 @@ pub(super) fn put_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<(), H
     let key = catalog::name_key(&spec.name);
     let mut result = facts.put(&key, data.clone())?;
     if let Err(PutError::Failed(_)) = result {
-        // It may exist all the same, perhaps not durably: creating it again settles that.
+        // The object may exist all the same, perhaps not durably. A second put settles that.
         result = facts.put(&key, data)?;
     }
     match result {
         Ok(()) => Ok(()),
         Err(PutError::Failed(error)) => Err(VolumeError::Store(error).into()),
-        // If the answer of a put got lost, the store's own object looks like another's. Its
-        // identity tells.
+        // If the answer to a put got lost, this store's own object is there. The description
+        // tells.
         Err(PutError::Exists) => match Halt::caught(entry(facts, &key))? {
             Ok(Some(entry)) if entry.spec == *spec => Ok(()),
             Ok(Some(taken)) => {
@@ -96,7 +96,10 @@ pub(super) fn named(facts: &mut Facts<'_>, name: &str) -> Result<Option<VolumeSp
     }
 }
 
-/// The same of several names.
+/// The volumes of several names, in the order of `names`; `None` for a name without a volume.
+///
+/// # Errors
+/// If the store cannot read a description.
 pub(super) fn named_all(
     facts: &mut Facts<'_>,
     names: &[&str],
@@ -119,15 +122,20 @@ pub(super) fn is_named(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool,
     Ok(named(facts, &spec.name)?.is_some_and(|there| there.id == spec.id))
 }
 
-/// Deletes the name of a volume that no engine has open: from then on the volume is gone.
+/// Deletes the name of a volume that no engine has open: from then on the volume is gone. If
+/// another volume has the name by now, the name stays. A deletion of an object does not depend on
+/// its content, so this reads the object first.
 ///
 /// # Errors
 /// If the store cannot delete the name; the volume then still exists.
 pub(super) fn delete_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<(), Halt> {
+    if !is_named(facts, spec)? {
+        return Ok(());
+    }
     let key = catalog::name_key(&spec.name);
     if let Err(error) = facts.delete(&key)? {
-        // The deletion may have had its effect all the same. A volume that a store still serves
-        // without a name would take writes until the next start, and then lose them.
+        // The deletion may have taken effect all the same. If the store served the volume without a
+        // name, the volume would take writes until the next start, and then lose them.
         match facts.get(&key)? {
             Err(GetError::NotFound) => {
                 facts.note(Note::Warning(format!("deleting {key}: {error}; it is gone")));
@@ -146,8 +154,11 @@ pub(super) fn specs_of(facts: &mut Facts<'_>, prefix: &str) -> Result<Vec<Volume
     Ok(sound_and_damaged(facts, prefix)?.0)
 }
 
-/// The intact descriptions, and the keys of the damaged ones.
-fn sound_and_damaged(
+/// The descriptions of the volumes whose keys begin with `prefix`, and the keys of damaged ones.
+///
+/// # Errors
+/// If the store cannot read them.
+pub(super) fn sound_and_damaged(
     facts: &mut Facts<'_>,
     prefix: &str,
 ) -> Result<(Vec<VolumeSpec>, Vec<String>), Halt> {
@@ -198,15 +209,14 @@ pub(super) fn has_no_clones(
     Err(invalid(format!("clones of it share its data: delete {there} first")).into())
 }
 
-/// [`put_name`] of a volume of the installation, [`delete_name`], [`named`], [`has_no_clones`]:
-/// alone.
+/// [`put_name`], [`delete_name`], [`named`] and [`has_no_clones`] as procedures of their own.
 pub mod alone {
     use super::{NotCreated, VolumeId, VolumeSpec};
     use crate::store::fleet::{Facts, Halt, Known, Procedure};
     use crate::wire::link::VolumeError;
     use std::collections::BTreeSet;
 
-    /// Gives a volume its name, whatever its tenant may have.
+    /// Gives a volume its name, whatever the limits of its tenant.
     #[derive(Clone, Debug)]
     pub struct PutName(pub VolumeSpec);
 
@@ -242,7 +252,7 @@ pub mod alone {
         }
     }
 
-    /// Refuses if any of these clones of a tenant's volume exists.
+    /// Fails if any of these clones of a tenant's volume exists.
     #[derive(Clone, Debug)]
     pub struct HasNoClones {
         /// The tenant.

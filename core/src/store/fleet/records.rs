@@ -1,6 +1,6 @@
-//! Reads and makes the records of the decisions about deleted volumes ([`trash`]).
+//! Reads and writes the records of the decisions about deleted volumes ([`trash`]).
 
-use super::{ATTEMPTS, Facts, Halt, Known, failed, invalid};
+use super::{ATTEMPTS, Facts, Halt, Known, Note, failed, invalid};
 use crate::block::VolumeId;
 use crate::store::object::{GetError, ObjectMeta, PutError};
 use crate::store::trash::{self, Record, TRASH_PREFIX};
@@ -8,7 +8,7 @@ use crate::wire::link::VolumeError;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// Volumes with records, whatever these say, and the numbers of the newest.
+/// The volumes with records, whatever their content, and the number of the newest record of each.
 pub(super) fn known(facts: &mut Facts<'_>) -> Known<Result<BTreeMap<VolumeId, u64>, String>> {
     Ok(facts.list(TRASH_PREFIX)?.map(newest_of))
 }
@@ -56,8 +56,9 @@ pub(super) fn decoded(key: &str, read: Result<Bytes, GetError>) -> Result<Option
     }
 }
 
-/// Makes the record after that of a number; 0 if there is none. Gives nothing if another store has
-/// decided meanwhile.
+/// Writes the record after number `upon`, which is 0 if the volume has no record. Returns the
+/// number of the new record. Returns `None` if another store has decided meanwhile, or has removed
+/// everything.
 pub(super) fn decide(
     facts: &mut Facts<'_>,
     upon: u64,
@@ -68,13 +69,13 @@ pub(super) fn decide(
     let data = Bytes::from(record.encode());
     let mut result = facts.put(&key, data.clone())?;
     if let Err(PutError::Failed(_)) = result {
-        // It may exist all the same, perhaps not durably: creating it again settles that.
+        // The object may exist all the same, perhaps not durably. A second put settles that.
         result = facts.put(&key, data.clone())?;
     }
     match result {
         Ok(()) => {}
         Err(PutError::Failed(error)) => return Err(VolumeError::Store(error).into()),
-        // If the answer of a put got lost, the store's own object looks like another's.
+        // If the answer to a put got lost, this store's own record is there.
         Err(PutError::Exists) => match facts.get(&key)? {
             Ok(there) if there == data => {}
             Ok(_) | Err(GetError::NotFound) => return Ok(None),
@@ -82,7 +83,7 @@ pub(super) fn decide(
         },
     }
     if upon > 0 && read(facts, record.spec.id, upon)?.is_none() {
-        // Another store removed everything in between: this record decides nothing.
+        // Others have decided since, or have removed everything. This record does not count.
         facts.delete(&key)?.map_err(failed)?;
         return Ok(None);
     }
@@ -93,12 +94,20 @@ pub(super) fn contended() -> Halt {
     failed("another store decides about the volume at this moment; try again").into()
 }
 
-/// Removes the records before that of a number.
+/// Removes the records before a number, the oldest first.
 pub(super) fn prune(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Known<()> {
     // If the store cannot list or delete them, they only take space, and the next call tries again.
-    for meta in facts.list(&trash::prefix(volume))?.unwrap_or_default() {
-        if trash::parse_key(&meta.key).is_some_and(|(_, other)| other < number) {
-            facts.discard(&meta.key)?;
+    // No number may be free while an earlier record exists. A slow store may still write a record
+    // under a free number. It then finds the record before missing, and its own does not count.
+    let list = facts.list(&trash::prefix(volume))?.unwrap_or_default();
+    let numbers = list.iter().filter_map(|meta| trash::parse_key(&meta.key));
+    let mut older: Vec<u64> = numbers.map(|(_, other)| other).filter(|n| *n < number).collect();
+    older.sort_unstable();
+    for other in older {
+        let key = trash::key(volume, other);
+        if let Err(error) = facts.delete(&key)? {
+            facts.note(Note::Debug(format!("cannot delete {key}: {error}")));
+            break;
         }
     }
     Ok(())

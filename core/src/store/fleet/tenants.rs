@@ -5,8 +5,9 @@
 //! and once more afterward. If several stores do so at once, none gets past a limit, though all may
 //! fail.
 
+use super::deletion;
 use super::listing::{CatalogEntry, entries};
-use super::names::{self, NotCreated, delete_name, of_tenant, of_tenants};
+use super::names::{self, NotCreated, of_tenant, of_tenants};
 use super::{
     ATTEMPTS, Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, deleted, failed, invalid,
 };
@@ -18,6 +19,10 @@ use crate::store::tenant::{self, TENANTS_PREFIX, check_tenant, check_volume_name
 use crate::wire::link::{TenantInfo, TenantLimits, TenantOperation, TenantReply, VolumeError};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Pause before the store counts the volumes of a tenant again, after a failure.
+const PAUSE: Duration = Duration::from_millis(500);
 
 fn no_such(name: &str) -> VolumeError {
     invalid(format!(
@@ -50,7 +55,7 @@ fn newest(facts: &mut Facts<'_>, prefix: &str) -> Result<BTreeMap<String, (u64, 
         for (((name, number), key), read) in numbers.into_iter().zip(keys).zip(read) {
             let said = match read {
                 Ok(bytes) => tenant::decode(&key, &bytes).map_err(|error| error.to_string()),
-                // A newer one exists.
+                // A newer record exists.
                 Err(GetError::NotFound) => continue 'again,
                 Err(error) => Err(error.to_string()),
             };
@@ -70,7 +75,8 @@ fn record(facts: &mut Facts<'_>, name: &str) -> Result<(u64, Option<TenantLimits
     }
 }
 
-/// Makes the record after that of a number. Gives nothing if another store has done so.
+/// Writes the record after number `upon`, and removes older ones. Returns the number of the new
+/// record. Returns `None` if another store has written a record of that number.
 fn put(
     facts: &mut Facts<'_>,
     name: &str,
@@ -132,7 +138,7 @@ fn usage(
 ) -> Result<BTreeMap<String, Usage>, Halt> {
     let found = Halt::caught(entries(facts, prefix))?.map_err(VolumeError::Store)?;
     let mut usage: BTreeMap<String, Usage> = BTreeMap::new();
-    // Their sizes are unknown.
+    // The sizes of damaged volumes are unknown.
     for tenant in found.damaged.keys().filter_map(|name| tenant_of(name)) {
         usage.entry(tenant.to_owned()).or_default().add(0);
     }
@@ -144,7 +150,7 @@ fn usage(
     Ok(usage)
 }
 
-/// Deleted volumes that have a tenant, with that.
+/// The deleted volumes of all tenants, each with the name of its tenant.
 fn deleted(facts: &mut Facts<'_>) -> Result<Vec<(String, VolumeId)>, Halt> {
     let mut all = Vec::new();
     let mut after = VolumeId(0);
@@ -160,7 +166,7 @@ fn deleted(facts: &mut Facts<'_>) -> Result<Vec<(String, VolumeId)>, Halt> {
     }
 }
 
-/// The same as [`usage`] with deleted volumes, and what all of it takes.
+/// The use of all tenants, with their deleted volumes and the stored bytes of all volumes.
 fn usage_with_deleted(facts: &mut Facts<'_>) -> Result<BTreeMap<String, Usage>, Halt> {
     let mut all = usage(facts, &of_tenants(), None)?;
     let specs = names::specs_of(facts, &of_tenants())?.into_iter();
@@ -179,14 +185,14 @@ fn usage_with_deleted(facts: &mut Facts<'_>) -> Result<BTreeMap<String, Usage>, 
     Ok(all)
 }
 
-/// Bytes of all objects that each of these volumes consists of.
+/// The bytes of all objects of each of these volumes, in the order of `volumes`.
 fn stored_of(facts: &mut Facts<'_>, volumes: &[VolumeId]) -> Result<Vec<u64>, Halt> {
     let prefixes: Vec<String> = volumes.iter().map(|volume| volume_prefix(*volume)).collect();
     let lists = facts.list_all(&prefixes, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
     Ok(lists.into_iter().map(|list| list.iter().map(|meta| meta.bytes).sum()).collect())
 }
 
-/// Finds what a tenant may have and do; nothing, if there is none of that name.
+/// Finds the limits of a tenant. A name without a tenant has no limits.
 #[derive(Clone, Debug)]
 pub struct FindLimits(pub String);
 
@@ -199,7 +205,7 @@ impl Procedure for FindLimits {
     }
 }
 
-/// Whether a tenant can do anything within these limits.
+/// Fails if the limits permit no operation or no byte a second.
 fn check(limits: &TenantLimits) -> Result<(), VolumeError> {
     if limits.max_iops == Some(0) || limits.max_rate == Some(0) {
         return Err(invalid(
@@ -235,7 +241,7 @@ impl FindRoom {
     }
 }
 
-/// Whether a tenant may have another volume of this size, in sectors.
+/// Fails if a tenant may not have this volume with this size, in sectors, beside its others.
 fn allow(facts: &mut Facts<'_>, tenant: &str, volume: VolumeId, sectors: u64) -> Result<(), Halt> {
     let (_, Some(limits)) = record(facts, tenant)? else { return Err(no_such(tenant).into()) };
     if limits == TenantLimits::default() {
@@ -262,6 +268,18 @@ fn allow(facts: &mut Facts<'_>, tenant: &str, volume: VolumeId, sectors: u64) ->
     Ok(())
 }
 
+/// Fails if the tenant of a volume, if there is one, may not have it with this size, in sectors.
+pub(super) fn allow_volume(
+    facts: &mut Facts<'_>,
+    spec: &VolumeSpec,
+    sectors: u64,
+) -> Result<(), Halt> {
+    match spec.tenant() {
+        Some(tenant) => allow(facts, tenant, spec.id, sectors),
+        None => Ok(()),
+    }
+}
+
 /// Gives a volume its name, if its tenant may have it: from then on the volume exists.
 ///
 /// # Errors
@@ -272,11 +290,46 @@ pub(super) fn put_name(
     spec: &VolumeSpec,
     sectors: u64,
 ) -> Result<(), Halt<NotCreated>> {
+    give_name(facts, spec, sectors, None)
+}
+
+/// Gives a volume that a store restores its name, if its tenant may have it. `upon` is the number
+/// of the restoration's record.
+///
+/// # Errors
+/// As those of [`put_name`].
+pub(super) fn put_name_again(
+    facts: &mut Facts<'_>,
+    spec: &VolumeSpec,
+    sectors: u64,
+    upon: u64,
+) -> Result<(), Halt<NotCreated>> {
+    give_name(facts, spec, sectors, Some(upon))
+}
+
+fn give_name(
+    facts: &mut Facts<'_>,
+    spec: &VolumeSpec,
+    sectors: u64,
+    restored: Option<u64>,
+) -> Result<(), Halt<NotCreated>> {
     let Some(tenant) = spec.tenant() else { return names::put_name(facts, spec) };
     allow(facts, tenant, spec.id, sectors)?;
     names::put_name(facts, spec)?;
-    if let Err(error) = Halt::caught(allow(facts, tenant, spec.id, sectors))? {
-        delete_name(facts, spec)?;
+    let mut allowed = Halt::caught(allow(facts, tenant, spec.id, sectors))?;
+    for _ in 1..ATTEMPTS {
+        if !matches!(allowed, Err(VolumeError::Store(_))) {
+            break;
+        }
+        facts.pause(PAUSE)?;
+        allowed = Halt::caught(allow(facts, tenant, spec.id, sectors))?;
+    }
+    if let Err(error) = allowed {
+        let entry = CatalogEntry { spec: spec.clone(), sectors };
+        match restored {
+            Some(upon) => deletion::take_back_restored(facts, &entry, upon)?,
+            None => deletion::take_back(facts, &entry)?,
+        }
         return Err(error.into());
     }
     Ok(())
@@ -314,10 +367,7 @@ impl Procedure for AllowSize {
 
     fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
         let CatalogEntry { spec, sectors } = &self.0;
-        match spec.tenant() {
-            Some(tenant) => Halt::caught(allow(facts, tenant, spec.id, *sectors)),
-            None => Ok(Ok(())),
-        }
+        Halt::caught(allow_volume(facts, spec, *sectors))
     }
 }
 
@@ -389,7 +439,7 @@ fn delete(facts: &mut Facts<'_>, tenant: &str) -> Result<TenantReply, Halt> {
         return Err(no_such(tenant).into());
     };
     let Some(number) = put(facts, tenant, number, None)? else { return Err(in_flux()) };
-    // A store that names a volume now finds that there is no such tenant.
+    // From now on, a store that gives a volume a name finds no such tenant.
     let usage = Halt::caught(usage_with_deleted(facts))?;
     let has = usage.map(|mut usage| usage.remove(tenant).unwrap_or_default());
     if has == Ok(Usage::default()) {

@@ -1,15 +1,23 @@
-//! Procedures over objects in memory, two of them at once, and cut short.
+//! Runs procedures over objects in memory: one alone, two at once, and one that stops halfway.
+
+mod clones;
+mod deletions;
+mod leases;
 
 use super::claim::{Claim, ClaimOutcome, Close, LeaseHolder, LeasePurpose, LeaseSource};
+use super::clones::CloneVolume;
 use super::deleted::ListDeleted;
 use super::deletion::{DeleteVolume, PurgeVolume, RestoreVolume, TendVolume, Tended};
-use super::listing::CatalogEntry;
-use super::tenants::CreateVolume;
+use super::listing::{CatalogEntry, ReadCatalog};
+use super::tenants::{CreateVolume, OperateTenants};
 use super::*;
 use crate::block::VolumeId;
 use crate::store::object::{GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
-use crate::store::{VolumeSpec, catalog, lease, trash};
-use crate::wire::link::{StoreId, StoreOperation, StoreReply};
+use crate::store::{VolumeSpec, catalog, lease, tenant, trash};
+use crate::wire::link::{
+    Parent, SnapshotOperation, SnapshotReply, StoreId, StoreOperation, StoreReply, TenantLimits,
+    TenantOperation,
+};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -45,7 +53,7 @@ impl Place {
         }
     }
 
-    /// Carries out an effect; no other store answers.
+    /// Executes an effect. No other store and no engine answers.
     fn carry_out(&mut self, effect: Effect) -> EffectResult {
         match effect {
             Effect::Object(operation) => EffectResult::Object(self.execute(operation)),
@@ -105,14 +113,14 @@ fn entry() -> CatalogEntry {
     CatalogEntry { spec, sectors: 80 }
 }
 
-/// A volume with data that store 1 has, and that is deleted.
+/// A location after store 1 has deleted a volume with data.
 fn deleted() -> Place {
     let mut place = Place::default();
     place.run(CreateVolume(entry())).unwrap();
     place.0.insert(catalog::segment_key(VolumeId(7), 1), Bytes::from("data"));
     let taken = Some(LeaseSource::Nobody);
     assert_eq!(place.run(claim(1)), ClaimOutcome::Mine { number: 1, taken });
-    let delete = DeleteVolume { entry: entry(), lease: Some(1), clones: BTreeSet::new() };
+    let delete = DeleteVolume { entry: entry(), lease: Some(1), clones: Some(BTreeSet::new()) };
     place.run(delete).unwrap();
     place
 }
@@ -161,113 +169,33 @@ fn a_procedure_is_run_from_result_to_result() {
     assert_eq!(notes.len(), 4, "each once a round: {notes:?}");
 }
 
+const CLONE: VolumeId = VolumeId(8);
+
 #[test]
-fn the_holder_is_asked_before_a_lease_is_taken() {
+fn a_size_that_goes_away_fails_no_list() {
     let mut place = Place::default();
     place.run(CreateVolume(entry())).unwrap();
-    place.run(claim(1));
-    for (answer, outcome) in [
-        (Some(Ok(StoreReply::Done)), ClaimOutcome::Elsewhere(StoreId(1), vec!["a".into()])),
-        (None, ClaimOutcome::Mine { number: 2, taken: Some(LeaseSource::Silent) }),
-    ] {
-        let mut runner = Runner::new(claim(2), NOW);
-        let mut asked = 0;
-        let got = loop {
+    let key = |number| catalog::size_key(VolumeId(7), number);
+    for number in [1, 2] {
+        let size = catalog::encode_size(80 + 8 * number);
+        place.0.insert(key(number), Bytes::from(size));
+    }
+    for gone in [None, Some(2)] {
+        let mut runner = Runner::new(ReadCatalog::default(), NOW);
+        let outcome = loop {
             let Some(effect) = runner.poll_effect() else { break runner.poll_outcome() };
-            let result = match effect {
-                Effect::Peer { store: StoreId(1), operation: StoreOperation::Report, .. } => {
-                    asked += 1;
-                    EffectResult::Peer(answer.clone())
-                }
-                other => place.carry_out(other),
-            };
+            let gets =
+                |operation: &ObjectOperation| gone.is_some_and(|n| operation.key() == key(n));
+            if let Effect::Objects { operations, .. } = &effect
+                && operations.iter().any(gets)
+            {
+                place.0.remove(&key(2));
+            }
+            let result = place.carry_out(effect);
             runner.handle_result(NOW, result);
         };
-        assert_eq!((got, asked), (Some(outcome), 1));
-    }
-}
-
-#[test]
-fn a_store_that_was_overtaken_does_not_close_a_volume() {
-    let mut place = Place::default();
-    place.run(CreateVolume(entry())).unwrap();
-    place.run(claim(1));
-    place.run(claim(2));
-    let close = |number| Close { volume: VolumeId(7), number };
-    assert!(place.run(close(1)).unwrap_err().to_string().contains("another store"));
-    place.run(close(2)).unwrap();
-    place.run(close(2)).unwrap();
-    assert_eq!(place.run(claim(1)), ClaimOutcome::Gone);
-}
-
-#[test]
-fn a_claim_that_comes_after_the_data_is_gone_leaves_nothing() {
-    let mut place = deleted();
-    // It has read the leases before they went.
-    let mut early = Runner::new(claim(2), NOW);
-    place.0.remove(&lease::key(VolumeId(7), 2));
-    for _ in 0..3 {
-        assert_eq!(place.step(&mut early), None);
-    }
-    assert!(matches!(place.run(PurgeVolume(VolumeId(7))), Ok(Tended::Removed(_))));
-    assert_eq!(place.finish(&mut early), ClaimOutcome::Gone);
-    assert!(place.0.is_empty(), "{:?}", place.0);
-}
-
-#[test]
-fn of_a_removal_and_a_restoration_one_wins() {
-    // Each restoration has got so far when everything is removed; each removal when the volume is
-    // restored.
-    for steps in 0.. {
-        let mut place = deleted();
-        let mut late = Runner::new(restore(), NOW);
-        if (0..steps).any(|_| place.step(&mut late).is_some()) {
-            break;
-        }
-        let purged = place.run(PurgeVolume(VolumeId(7)));
-        let restored = place.finish(&mut late);
-        assert_eq!(restored.is_err(), matches!(purged, Ok(Tended::Removed(_))), "{steps}");
-        if restored.is_err() {
-            assert!(place.0.is_empty(), "{steps}: {:?}", place.0);
-        } else {
-            assert!(place.0.contains_key(&catalog::segment_key(VolumeId(7), 1)));
-        }
-    }
-    for steps in 0.. {
-        let mut place = deleted();
-        let mut late = Runner::new(PurgeVolume(VolumeId(7)), NOW);
-        if (0..steps).any(|_| place.step(&mut late).is_some()) {
-            break;
-        }
-        let restored = place.run(restore());
-        let purged = place.finish(&mut late);
-        assert_eq!(restored.is_ok(), purged == Ok(Tended::Nothing), "{steps}: {restored:?}");
-    }
-}
-
-#[test]
-fn a_deletion_that_is_cut_short_is_settled_by_whoever_comes() {
-    for steps in 0.. {
-        let mut place = Place::default();
-        place.run(CreateVolume(entry())).unwrap();
-        place.run(claim(1));
-        let delete = DeleteVolume { entry: entry(), lease: Some(1), clones: BTreeSet::new() };
-        let mut cut = Runner::new(delete, NOW);
-        let done = (0..steps).any(|_| place.step(&mut cut).is_some());
-        drop(cut);
-        let now = NOW + trash::HANDS_OFF + 1;
-        let tend = TendVolume { me: Some(holder(2)), volume: VolumeId(7), grace: GRACE, now };
-        let tended = place.run(tend).unwrap();
-        let named = place.0.contains_key(&catalog::name_key("a"));
-        let list = ListDeleted { after: VolumeId(0), grace: GRACE, wanted: &|_| true };
-        let (listed, _) = place.run(list).unwrap();
-        assert_eq!(listed.len(), usize::from(!named), "{steps} {tended:?}");
-        if named {
-            assert!(matches!(place.run(claim(3)), ClaimOutcome::Mine { .. }), "{steps}");
-        }
-        if done {
-            assert!(!named);
-            break;
-        }
+        let catalog = outcome.unwrap().unwrap();
+        let sectors = if gone.is_some() { 88 } else { 96 };
+        assert_eq!(catalog.entries["a"].sectors, sectors);
     }
 }

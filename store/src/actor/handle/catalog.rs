@@ -118,7 +118,7 @@ impl StoreActor {
         match done {
             JobDone::Created(to, result) => self.created(&to, result),
             JobDone::Deleted(to, spec, result, _) => self.deleted(&to, spec, result),
-            JobDone::Restored(to, result) => self.restored(&to, result),
+            JobDone::Restored(to, id, result) => self.restored(&to, id, result),
             JobDone::Purged(to, result) => {
                 let reply = result.map(|()| VolumeReply::Trash(TrashReply::Purged));
                 self.sessions.reply(&to, &reply);
@@ -188,7 +188,11 @@ impl StoreActor {
     }
 
     /// A deleted volume has a name again, or not.
-    fn restored(&mut self, to: &[ReplyTo], result: Result<Entry, VolumeError>) {
+    fn restored(&mut self, to: &[ReplyTo], id: VolumeId, result: Result<Entry, VolumeError>) {
+        if result.is_err() {
+            // It may have been decided, and have no name.
+            self.operations.trash.note_deletion(id);
+        }
         let reply = result.map(|entry| {
             let (name, id) = (&entry.spec.name, entry.spec.id);
             tracing::info!("volume {name} ({id}) is no longer deleted");

@@ -267,10 +267,14 @@ impl StoreActor {
             // Handle the resulting operations like any others.
             DeletionStep::ShutDown => self.drive(id),
             DeletionStep::Idle => {
+                let Ok(lease) = self.stages.ownership.deleting_lease(id) else {
+                    // The engine may not know of hosts and clones: the requester tries again.
+                    return self.drop_engine(id);
+                };
                 let Some(mut engine) = self.engines.remove(id) else { return };
-                let lease = self.stages.ownership.lease(id);
                 let clones = engine.volume.state().snapshots.clones();
                 let clones = clones.map(|clone| clone.id).collect();
+                let clones = engine.volume.failed().is_none().then_some(clones);
                 let spec = engine.volume.spec().clone();
                 let sectors = self.directory.entry(&spec.name).map(|entry| entry.sectors);
                 let sectors = sectors.unwrap_or(spec.created_sectors);

@@ -12,7 +12,7 @@ use longhaul_core::store::fleet::holdings::{HeldEngine, Release};
 use longhaul_core::wire::link::{
     AttachError, StoreOperation, StoreReply, ToHost, ToStore, VolumeError, VolumeOperation,
 };
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 impl StoreActor {
     pub(super) fn ownership_done(&mut self, done: OwnershipDone) {
@@ -121,7 +121,7 @@ impl StoreActor {
             && let Some(entry) = self.directory.entry(&name).cloned()
         {
             // Leftovers of an unfinished deletion.
-            let (lease, clones) = (None, BTreeSet::new());
+            let (lease, clones) = (None, None);
             let at_once = self.operations.trash.deletes_at_once();
             self.directory.begin_deletion(id);
             let job = CatalogJob::Delete { entry, lease, clones, at_once };

@@ -27,8 +27,8 @@ pub(in super::super) enum CatalogJob {
         entry: Entry,
         /// The lease by which this store has the volume.
         lease: Option<u64>,
-        /// Its clones, as far as its log knows.
-        clones: BTreeSet<VolumeId>,
+        /// Its clones, as far as its log knows, if that could be read.
+        clones: Option<BTreeSet<VolumeId>>,
         /// Whether its data goes with the name.
         at_once: bool,
     },
@@ -62,7 +62,7 @@ pub(in super::super) enum JobDone {
     /// way.
     Deleted(Vec<ReplyTo>, VolumeSpec, Result<(), VolumeError>, bool),
     /// A deleted volume has a name again, or not.
-    Restored(Vec<ReplyTo>, Result<Entry, VolumeError>),
+    Restored(Vec<ReplyTo>, VolumeId, Result<Entry, VolumeError>),
     /// The removal of a deleted volume's data is about to begin.
     Purged(Vec<ReplyTo>, Result<(), VolumeError>),
     /// A read or a change of an attribute has ended. Names the volume, if that was its schedule.
@@ -138,7 +138,7 @@ impl CatalogJobs {
                     let id = entry.spec.id;
                     // The log notes clones that never came to be, too; the descriptions are what
                     // counts.
-                    let result = trash::delete(&*objects, &entry, lease, &clones).await;
+                    let result = trash::delete(&*objects, &entry, lease, clones.as_ref()).await;
                     let removing = at_once && result.is_ok();
                     done.send(JobDone::Deleted(to, entry.spec, result, removing));
                     if removing {
@@ -149,7 +149,7 @@ impl CatalogJobs {
                 CatalogJob::Restore { me, volume, name, of } => {
                     let (me, of) = (me.as_ref(), of.as_ref());
                     let result = trash::restore(&*objects, me, volume, &name, of).await;
-                    done.send(JobDone::Restored(to, result));
+                    done.send(JobDone::Restored(to, volume, result));
                 }
                 CatalogJob::Purge(id, of) => {
                     let result = trash::condemn(&*objects, id, of.as_ref()).await.map(|_| ());

@@ -67,7 +67,7 @@ impl Trash {
     }
 
     fn next_look(&self) -> u64 {
-        crate::clock::now().saturating_add(self.grace.max(HANDS_OFF))
+        crate::clock::now().saturating_add(HANDS_OFF)
     }
 
     /// Notes that a volume was deleted, or that its deletion has failed somewhere.

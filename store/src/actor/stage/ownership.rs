@@ -292,6 +292,14 @@ impl Ownership {
         self.held.lease(id)
     }
 
+    /// The lease by which this store deletes a volume; none if it has its volumes for itself.
+    ///
+    /// # Errors
+    /// Another store has taken the volume.
+    pub fn deleting_lease(&self, id: VolumeId) -> Result<Option<u64>, VolumeError> {
+        self.member.as_ref().map(|_| self.held.deleting_lease(id)).transpose()
+    }
+
     /// Whether a volume was another store's until so long ago, at most.
     pub fn is_taken_within(&self, id: VolumeId, time: Duration) -> bool {
         let taken = self.volumes.get(&id).and_then(|claim| claim.taken);

@@ -1,0 +1,149 @@
+//! Claims, and the leases that they leave.
+
+use super::*;
+
+#[test]
+fn the_holder_is_asked_before_a_lease_is_taken() {
+    let mut place = Place::default();
+    place.run(CreateVolume(entry())).unwrap();
+    place.run(claim(1));
+    for (answer, outcome) in [
+        (Some(Ok(StoreReply::Done)), ClaimOutcome::Elsewhere(StoreId(1), vec!["a".into()])),
+        (None, ClaimOutcome::Mine { number: 2, taken: Some(LeaseSource::Silent) }),
+    ] {
+        let mut runner = Runner::new(claim(2), NOW);
+        let mut asked = 0;
+        let got = loop {
+            let Some(effect) = runner.poll_effect() else { break runner.poll_outcome() };
+            let result = match effect {
+                Effect::Peer { store: StoreId(1), operation: StoreOperation::Report, .. } => {
+                    asked += 1;
+                    EffectResult::Peer(answer.clone())
+                }
+                other => place.carry_out(other),
+            };
+            runner.handle_result(NOW, result);
+        };
+        assert_eq!((got, asked), (Some(outcome), 1));
+    }
+}
+
+#[test]
+fn a_store_that_was_overtaken_does_not_close_a_volume() {
+    let mut place = Place::default();
+    place.run(CreateVolume(entry())).unwrap();
+    place.run(claim(1));
+    place.run(claim(2));
+    let close = |number| Close { volume: VolumeId(7), number };
+    assert!(place.run(close(1)).unwrap_err().to_string().contains("another store"));
+    place.run(close(2)).unwrap();
+    place.run(close(2)).unwrap();
+    assert_eq!(place.run(claim(1)), ClaimOutcome::Gone);
+}
+
+#[test]
+fn a_store_that_was_overtaken_does_not_delete_a_volume() {
+    let (mut holdings, id) = (holdings::Holdings::default(), VolumeId(7));
+    holdings.begin_claim(id);
+    let taken = Some(LeaseSource::Nobody);
+    holdings.handle_claimed(id, &ClaimOutcome::Mine { number: 1, taken });
+    assert_eq!(holdings.deleting_lease(id), Ok(1));
+    // Another store takes the volume while the engine stops, and a request here finds that out.
+    holdings.begin_claim(id);
+    holdings.handle_claimed(id, &ClaimOutcome::Elsewhere(StoreId(2), Vec::new()));
+    assert!(matches!(holdings.deleting_lease(id), Err(VolumeError::Store(_))));
+}
+
+#[test]
+fn a_claim_that_comes_after_the_data_is_gone_leaves_nothing() {
+    let mut place = deleted();
+    // This claim reads the leases before their removal.
+    let mut early = Runner::new(claim(2), NOW);
+    place.0.remove(&lease::key(VolumeId(7), 2));
+    for _ in 0..3 {
+        assert_eq!(place.step(&mut early), None);
+    }
+    assert!(matches!(place.run(PurgeVolume(VolumeId(7))), Ok(Tended::Removed(_))));
+    assert_eq!(place.finish(&mut early), ClaimOutcome::Gone);
+    assert!(place.0.is_empty(), "{:?}", place.0);
+}
+
+#[test]
+fn a_claim_is_not_served_before_it_is_known_that_there_is_a_name() {
+    let mut place = Place::default();
+    place.run(CreateVolume(entry())).unwrap();
+    let name = catalog::name_key("a");
+    let mut runner = Runner::new(claim(1), NOW);
+    let mut failed = false;
+    let outcome = loop {
+        let Some(effect) = runner.poll_effect() else { break runner.poll_outcome() };
+        let result = match &effect {
+            Effect::Object(ObjectOperation::Get { key, .. }) if *key == name && !failed => {
+                failed = true;
+                place.0.remove(&name);
+                EffectResult::Object(ObjectResult::Get(Err(GetError::Failed("away".into()))))
+            }
+            _ => place.carry_out(effect),
+        };
+        runner.handle_result(NOW, result);
+    };
+    assert_eq!((outcome, failed), (Some(ClaimOutcome::Gone), true));
+    assert!(place.0.is_empty(), "{:?}", place.0);
+}
+
+#[test]
+fn leases_that_could_not_be_removed_go_with_later_ones() {
+    let mut place = Place::default();
+    place.run(CreateVolume(entry())).unwrap();
+    for process in 1..=20 {
+        let me = LeaseHolder { incarnation: process, ..holder(1) };
+        let mut runner = Runner::new(Claim { me, ..claim(1) }, NOW);
+        while let Some(effect) = runner.poll_effect() {
+            let delete = matches!(effect, Effect::Object(ObjectOperation::Delete { .. }));
+            let result = if delete && process < 20 {
+                EffectResult::Object(ObjectResult::Delete(Err("away".into())))
+            } else {
+                place.carry_out(effect)
+            };
+            runner.handle_result(NOW, result);
+        }
+    }
+    assert_eq!(leases(&place), lease::KEPT);
+}
+
+/// The number of leases of the volume.
+fn leases(place: &Place) -> u64 {
+    let prefix = lease::prefix(VolumeId(7));
+    place.0.keys().filter(|key| key.starts_with(&prefix)).count() as u64
+}
+
+#[test]
+fn a_claim_whose_put_failed_and_was_done_removes_old_leases() {
+    let mut place = Place::default();
+    place.run(CreateVolume(entry())).unwrap();
+    for process in 1..=20 {
+        let me = LeaseHolder { incarnation: process, ..holder(1) };
+        let mut runner = Runner::new(Claim { me, ..claim(1) }, NOW);
+        while let Some(effect) = runner.poll_effect() {
+            let put = matches!(effect, Effect::Object(ObjectOperation::Put { .. }));
+            let mut result = place.carry_out(effect);
+            if put {
+                let failed = PutError::Failed("away".into());
+                result = EffectResult::Object(ObjectResult::Put(Err(failed)));
+            }
+            runner.handle_result(NOW, result);
+        }
+    }
+    assert_eq!(leases(&place), lease::KEPT);
+}
+
+#[test]
+fn a_restoration_removes_old_leases() {
+    let mut place = deleted();
+    let closed = place.0[&lease::key(VolumeId(7), 2)].clone();
+    for number in 3..=20 {
+        place.0.insert(lease::key(VolumeId(7), number), closed.clone());
+    }
+    place.run(restore()).unwrap();
+    assert_eq!(leases(&place), lease::KEPT);
+}
