@@ -40,6 +40,7 @@ check: docs ## The inner loop: format, documents, lints, unit tests, 100 seeds o
 	cargo test --locked --workspace --lib --bins
 	cargo build --locked --workspace --bins
 	target/debug/longhaul-sim --seeds 100
+	target/debug/longhaul-sim --fleet --seeds 40
 
 docs: ## Check the prose and the links of the documents
 	scripts/prose --self-test
@@ -55,6 +56,7 @@ build: ## Build the release binaries
 
 sim: ## Run the simulator (SEEDS=1000 FROM=0)
 	cargo run --locked --release -p longhaul-sim -- --seeds $(SEEDS) --from $(FROM)
+	cargo run --locked --release -p longhaul-sim -- --fleet --seeds $(SEEDS) --from $(FROM)
 
 sim-mutants: ## Break the core in known ways; the simulator has to notice each (MUTANTS=name for some)
 	sim/mutants.sh $(MUTANTS)

@@ -47,8 +47,10 @@ for name in $names; do
         failed=1
         continue
     fi
+    # Those of what stores decide together are for the world of stores.
+    case $name in fleet-*) world=--fleet ;; *) world= ;; esac
     needed=$(sed -n 's/^seeds: \([0-9]*\)$/\1/p' "$root/sim/mutants/$name.patch")
-    if "$CARGO_TARGET_DIR/release/longhaul-sim" --seeds "${needed:-$seeds}" > "$work/log" 2>&1; then
+    if "$CARGO_TARGET_DIR/release/longhaul-sim" $world --seeds "${needed:-$seeds}" > "$work/log" 2>&1; then
         printf '%-34s %-10s %s\n' "$name" SURVIVED "${needed:-$seeds} seeds"
         failed=1
     else

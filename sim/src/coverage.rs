@@ -1,6 +1,7 @@
 //! Counters of the events of a run. A simulator without faults finds nothing. So every counter has
 //! to be above zero over the seeds of CI (`tests/seeds.rs`).
 
+/// Declares a `Coverage` with these counters.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters, added up over worlds.
@@ -23,6 +24,8 @@ macro_rules! counters {
         }
     };
 }
+
+pub(crate) use counters;
 
 counters! {
     /// Reads and status queries asked in datagrams.

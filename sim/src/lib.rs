@@ -7,6 +7,7 @@
 
 pub mod coverage;
 pub mod disk;
+pub mod fleet;
 pub mod link;
 pub mod model;
 pub mod objects;

@@ -1,15 +1,15 @@
-//! Runs seeds. The worlds are single-threaded; this shell runs several at a time.
+//! Runs seeds. A world has one thread, and this program runs several worlds at a time.
 
-use longhaul_sim::coverage::Coverage;
 use longhaul_sim::trace::Mode;
-use longhaul_sim::world::{Outcome, run};
+use longhaul_sim::{fleet, world};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-const USAGE: &str = "usage: longhaul-sim [--seed N [--trace]] [--seeds N [--from M]] [--steps N] [--threads N] [--keep-going]
+const USAGE: &str = "usage: longhaul-sim [--seed N [--trace]] [--seeds N [--from M]] [--steps N] [--threads N] [--keep-going] [--fleet]
 
   --seed N      run one seed
   --trace       print every event of it to standard error
@@ -18,6 +18,7 @@ const USAGE: &str = "usage: longhaul-sim [--seed N [--trace]] [--seeds N [--from
   --steps N     give up on a seed after this many events (default 2000000)
   --threads N   worlds to run at a time (default: all cores)
   --keep-going  run all seeds although one has failed, and list all that fail
+  --fleet       the world of several stores over one location, in place of that of hosts and volumes
 
 Exit status: 0 if the contract held, 1 if not, 2 for a usage error.";
 
@@ -29,6 +30,7 @@ struct Options {
     threads: usize,
     trace: bool,
     keep_going: bool,
+    fleet: bool,
 }
 
 fn options(mut arguments: impl Iterator<Item = String>) -> Option<Options> {
@@ -41,6 +43,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Option<Options> {
         threads: cores,
         trace: false,
         keep_going: false,
+        fleet: false,
     };
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next()?.parse::<u64>().ok();
@@ -52,28 +55,62 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Option<Options> {
             "--threads" => options.threads = number()?.clamp(1, 1024) as usize,
             "--trace" => options.trace = true,
             "--keep-going" => options.keep_going = true,
+            "--fleet" => options.fleet = true,
             _ => return None,
         }
     }
     Some(options)
 }
 
-/// Runs a seed; a panic of the core is a violation like any other.
-fn guarded(seed: u64, mode: Mode, steps: u64) -> Outcome {
-    std::panic::catch_unwind(|| run(seed, mode, steps)).unwrap_or_else(|panic| {
+/// The result of a world of either kind.
+#[derive(Default)]
+struct Outcome {
+    violation: Option<String>,
+    coverage: Vec<(&'static str, u64)>,
+    steps: u64,
+}
+
+fn run(seed: u64, mode: Mode, options: &Options) -> Outcome {
+    if options.fleet {
+        let outcome = fleet::run(seed, mode, options.steps);
+        let (violation, steps) = (outcome.violation, outcome.steps);
+        return Outcome { violation, coverage: outcome.coverage.entries(), steps };
+    }
+    let outcome = world::run(seed, mode, options.steps);
+    let (violation, steps) = (outcome.violation, outcome.steps);
+    Outcome { violation, coverage: outcome.coverage.entries(), steps }
+}
+
+/// Runs a seed. A panic of the core is a violation like any other.
+fn guarded(seed: u64, mode: Mode, options: &Options) -> Outcome {
+    std::panic::catch_unwind(|| run(seed, mode, options)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Outcome {
-            violation: Some(format!(
-                "panic: {}",
-                text.unwrap_or_else(|| "of unknown kind".to_owned())
-            )),
-            coverage: Coverage::default(),
-            steps: 0,
-            hash: 0,
-            time: longhaul_core::block::Time(0),
-        }
+        let text = text.unwrap_or_else(|| "of unknown kind".to_owned());
+        Outcome { violation: Some(format!("panic: {text}")), ..Outcome::default() }
     })
+}
+
+/// The sums over all worlds.
+#[derive(Default)]
+struct Total {
+    /// Names of the counters in their order; `counters` has their values.
+    names: Vec<&'static str>,
+    counters: BTreeMap<&'static str, u64>,
+    steps: u64,
+    failures: Vec<(u64, String)>,
+}
+
+impl Total {
+    fn add(&mut self, coverage: Vec<(&'static str, u64)>, steps: u64) {
+        if self.names.is_empty() {
+            self.names = coverage.iter().map(|(name, _)| *name).collect();
+        }
+        for (name, value) in coverage {
+            *self.counters.entry(name).or_default() += value;
+        }
+        self.steps += steps;
+    }
 }
 
 fn main() -> ExitCode {
@@ -86,9 +123,9 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let next = AtomicU64::new(first);
     let stop = AtomicBool::new(false);
-    let total = Mutex::new((Coverage::default(), 0u64, Vec::<(u64, String)>::new()));
+    let total = Mutex::new(Total::default());
     if !options.trace {
-        // The panic's text is in the report; where it was is shown by the replay.
+        // The report has the text of a panic, and the replay shows its place.
         std::panic::set_hook(Box::new(|_| {}));
     }
     std::thread::scope(|scope| {
@@ -99,19 +136,19 @@ fn main() -> ExitCode {
                     if seed - first >= count {
                         break;
                     }
-                    let outcome = guarded(seed, mode, options.steps);
+                    let outcome = guarded(seed, mode, &options);
                     let Ok(mut total) = total.lock() else { break };
-                    total.0.add(&outcome.coverage);
-                    total.1 += outcome.steps;
+                    total.add(outcome.coverage, outcome.steps);
                     if let Some(violation) = outcome.violation {
-                        total.2.push((seed, violation));
+                        total.failures.push((seed, violation));
                         stop.fetch_or(!options.keep_going, Ordering::Relaxed);
                     }
                 }
             });
         }
     });
-    let Ok((coverage, steps, mut failures)) = total.into_inner() else { return ExitCode::from(1) };
+    let Ok(total) = total.into_inner() else { return ExitCode::from(1) };
+    let Total { names, counters, steps, mut failures } = total;
     failures.sort();
     let seconds = begun.elapsed().as_secs_f64();
     let mut out = std::io::stdout().lock();
@@ -121,13 +158,15 @@ fn main() -> ExitCode {
         "{done} seeds, {steps} steps, {seconds:.1} s, {:.0} seeds/min",
         done as f64 / seconds * 60.0
     );
-    for (name, value) in coverage.entries() {
+    for name in names {
+        let value = counters.get(name).copied().unwrap_or_default();
         let _ = writeln!(out, "  {name:<22} {value}");
     }
     for (seed, violation) in &failures {
         let _ = writeln!(out, "seed {seed} FAILED: {violation}");
-        let _ =
-            writeln!(out, "  replay: cargo run --release -p longhaul-sim -- --seed {seed} --trace");
+        let fleet = if options.fleet { "--fleet " } else { "" };
+        let replay = "cargo run --release -p longhaul-sim --";
+        let _ = writeln!(out, "  replay: {replay} {fleet}--seed {seed} --trace");
     }
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }

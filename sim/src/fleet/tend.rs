@@ -1,0 +1,268 @@
+//! Executes the effects of procedures.
+
+use super::objects::Origin;
+use super::place::Fate;
+use super::requests::Asker;
+use super::task::{Done, Task};
+use super::{Event, World};
+use crate::note;
+use longhaul_core::block::VolumeId;
+use longhaul_core::store::fleet::{Effect, EffectResult, Note};
+use longhaul_core::store::{GetError, ObjectOperation, ObjectResult, PutError, catalog};
+
+/// The purpose of a procedure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// To find the store of a volume, and to take the volume if that is possible.
+    Claim(VolumeId),
+    /// A change of the catalog, and the recipient of its answer.
+    Job(Asker),
+    /// To remove the data of a volume, after a purge or after a deletion without a grace time.
+    Remove(VolumeId),
+    /// To take the next step for a deleted volume.
+    Tend(VolumeId),
+    /// An operation that waits for no other change: number and attempt.
+    Operation(u64, u64),
+    /// To decide whether a volume may grow, for an operation: number and attempt.
+    Growth(u64, u64),
+    /// To look at the location, for volumes and for records of deleted volumes.
+    LookVolumes,
+    LookRecords,
+    /// The steps of a start.
+    StartStores,
+    StartMember,
+    StartCatalog,
+    StartRecords,
+    /// To remove the registration of another store.
+    Forget,
+}
+
+/// The object operations of one effect.
+struct Many {
+    operations: Vec<ObjectOperation>,
+    results: Vec<Option<ObjectResult>>,
+    next: usize,
+    at_once: usize,
+    under_way: usize,
+    failed: bool,
+}
+
+/// A procedure in progress at a store.
+pub(super) struct Entry {
+    pub store: usize,
+    pub aim: Aim,
+    task: Box<dyn Task>,
+    many: Option<Many>,
+    /// Whether a fault affected one of its object operations.
+    pub troubled: bool,
+    /// The key of the name object that it read last, and the volume of that name. Each further
+    /// operation clears this, except a deletion.
+    looked: Option<(String, VolumeId)>,
+    /// Whether another store left one of its questions without an answer.
+    pub unanswered: bool,
+}
+
+impl World {
+    /// Starts a procedure at a store. Returns its number.
+    pub(super) fn start(&mut self, store: usize, aim: Aim, task: Box<dyn Task>) -> u64 {
+        let number = self.number();
+        note!(self, "s{store} task {number} {aim:?}");
+        self.tasks.insert(
+            number,
+            Entry {
+                store,
+                aim,
+                task,
+                many: None,
+                looked: None,
+                troubled: false,
+                unanswered: false,
+            },
+        );
+        self.go_on(number);
+        number
+    }
+
+    fn go_on(&mut self, number: u64) {
+        let Some(entry) = self.tasks.get_mut(&number) else { return };
+        while let Some(note) = entry.task.poll_note() {
+            if self.trace.wanted() {
+                let (Note::Debug(text) | Note::Warning(text) | Note::Error(text)) = note;
+                self.trace.line(self.now, format_args!("task {number} notes {text}"));
+            }
+        }
+        if let Some(done) = entry.task.poll_done() {
+            let Some(entry) = self.tasks.remove(&number) else { return };
+            note!(self, "task {number} is done {}", super::answer::show(&done));
+            return self.task_done(entry, done);
+        }
+        let Some(effect) = entry.task.poll_effect() else { return };
+        let store = entry.store;
+        match effect {
+            Effect::Object(operation) => {
+                self.begin_object(store, Origin::Task(number, 0), operation);
+            }
+            Effect::Objects { operations, at_once } => {
+                let results = operations.iter().map(|_| None).collect();
+                entry.many = Some(Many {
+                    operations,
+                    results,
+                    next: 0,
+                    at_once,
+                    under_way: 0,
+                    failed: false,
+                });
+                self.begin_more(number);
+            }
+            Effect::Peer { store: to, operation, .. } => {
+                note!(self, "task {number} asks {to} {operation:?}");
+                self.call_store(store, to, operation, Some(number));
+            }
+            Effect::Engine { volume, operation } => {
+                note!(self, "task {number} asks the engine of {volume} {operation:?}");
+                self.ask_engine(store, volume, operation, Asker::Task(number));
+            }
+            Effect::Pause(pause) => {
+                self.coverage.claims_again += u64::from(matches!(entry.aim, Aim::Claim(_)));
+                let whole = pause.as_nanos() as u64;
+                let pause = whole / 2 + self.rng.below(whole / 2 + 1);
+                self.after(pause, Event::Paused(number));
+            }
+        }
+    }
+
+    fn begin_more(&mut self, number: u64) {
+        loop {
+            let Some(entry) = self.tasks.get_mut(&number) else { return };
+            let store = entry.store;
+            let Some(many) = &mut entry.many else { return };
+            if many.under_way == 0 && (many.failed || many.next == many.operations.len()) {
+                break;
+            }
+            let full = many.under_way >= many.at_once.max(1);
+            if full || many.failed || many.next == many.operations.len() {
+                return;
+            }
+            let (index, operation) = (many.next, many.operations[many.next].clone());
+            many.next += 1;
+            many.under_way += 1;
+            self.begin_object(store, Origin::Task(number, index), operation);
+        }
+        let Some(many) = self.tasks.get_mut(&number).and_then(|entry| entry.many.take()) else {
+            return;
+        };
+        let mut results = Vec::new();
+        for result in many.results.into_iter().map_while(|result| result) {
+            let failed = has_failed(&result);
+            results.push(result);
+            if failed {
+                break;
+            }
+        }
+        self.result(number, EffectResult::Objects(results));
+    }
+
+    /// Whether a procedure belongs to an operation that waits for no other change. The only such
+    /// change of a volume is a clone.
+    pub(super) fn is_operation(&self, task: u64) -> bool {
+        self.tasks.get(&task).is_some_and(|entry| matches!(entry.aim, Aim::Operation(..)))
+    }
+
+    /// Whether a procedure takes the next step for a deleted volume.
+    pub(super) fn is_tending(&self, task: u64) -> bool {
+        self.tasks.get(&task).is_some_and(|entry| matches!(entry.aim, Aim::Tend(_)))
+    }
+
+    /// The name that a procedure has looked at right before this operation, if any.
+    pub(super) fn look_of(
+        &mut self,
+        task: u64,
+        operation: &ObjectOperation,
+    ) -> Option<(String, VolumeId)> {
+        let entry = self.tasks.get_mut(&task)?;
+        match operation {
+            // A deletion may fail, and the procedure then repeats it.
+            ObjectOperation::Delete { .. } => entry.looked.clone(),
+            _ => entry.looked.take(),
+        }
+    }
+
+    /// Notes that a procedure reads an object. Only names matter.
+    pub(super) fn note_look(&mut self, task: u64, key: &str) {
+        let spec = self.place.map.get(key).and_then(|data| catalog::decode_spec(key, data).ok());
+        if let (Some(entry), Some(spec)) = (self.tasks.get_mut(&task), spec) {
+            entry.looked = Some((key.to_owned(), spec.id));
+        }
+    }
+
+    /// Takes the result of an object operation. After the last one of an effect, the procedure gets
+    /// the results.
+    pub(super) fn operated(&mut self, task: u64, index: usize, result: ObjectResult, fate: Fate) {
+        let Some(entry) = self.tasks.get_mut(&task) else { return };
+        entry.troubled |= fate != Fate::Works;
+        let Some(many) = &mut entry.many else {
+            return self.result(task, EffectResult::Object(result));
+        };
+        many.under_way -= 1;
+        many.failed |= has_failed(&result);
+        many.results[index] = Some(result);
+        self.begin_more(task);
+    }
+
+    pub(super) fn paused(&mut self, task: u64) {
+        self.result(task, EffectResult::Paused);
+    }
+
+    /// Hands the result of an effect to its procedure.
+    pub(super) fn result(&mut self, task: u64, result: EffectResult) {
+        let Some(entry) = self.tasks.get(&task) else { return };
+        let now = self.clock(entry.store);
+        if let Some(entry) = self.tasks.get_mut(&task) {
+            entry.unanswered |= result == EffectResult::Peer(None);
+            entry.task.handle(now, result);
+        }
+        self.go_on(task);
+    }
+
+    /// Drops the procedures of a dead store. Returns their number.
+    pub(super) fn drop_tasks(&mut self, store: usize) -> usize {
+        let before = self.tasks.len();
+        self.tasks.retain(|_, entry| entry.store != store);
+        before - self.tasks.len()
+    }
+
+    fn task_done(&mut self, entry: Entry, done: Done) {
+        let store = entry.store;
+        match (entry.aim.clone(), done) {
+            (Aim::Claim(volume), Done::Claimed(outcome)) => {
+                let checked = self.check_claim(store, volume, &outcome, entry.unanswered);
+                self.require(checked);
+                self.claimed(store, volume, outcome);
+            }
+            (Aim::Job(asker), done) => self.job_done(store, &asker, done),
+            (Aim::Remove(volume) | Aim::Tend(volume), Done::Tended(result)) => {
+                self.tended(store, volume, result, entry.aim);
+            }
+            (Aim::Operation(number, attempt), done) => {
+                self.operation_done(store, (number, attempt), done, entry.troubled);
+            }
+            (Aim::Growth(number, attempt), Done::Allowed(result)) => {
+                self.growth(store, (number, attempt), result);
+            }
+            (Aim::LookVolumes, Done::Changes(result)) => self.looked(store, result, &entry),
+            (Aim::LookRecords, Done::Records(result)) => self.looked_at_records(store, result),
+            (_, done) => self.start_goes_on(store, done),
+        }
+    }
+}
+
+/// Whether an operation failed so that a repetition may succeed.
+fn has_failed(result: &ObjectResult) -> bool {
+    matches!(
+        result,
+        ObjectResult::Put(Err(PutError::Failed(_)))
+            | ObjectResult::Get(Err(GetError::Failed(_)))
+            | ObjectResult::List(Err(_))
+            | ObjectResult::Delete(Err(_))
+    )
+}
