@@ -6,6 +6,7 @@ use crate::process::{Server, output};
 use crate::report::{Pair, Report};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ struct Bench {
     site: Site,
     rounds: usize,
     seconds: u32,
+    before: Option<PathBuf>,
     report: Report,
 }
 
@@ -26,11 +28,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         site: Site::new(args)?,
         rounds: args.rounds,
         seconds: args.seconds.unwrap_or(4),
+        before: args.before.clone(),
         report: Report::new(args.json.clone()),
     };
     type Step = fn(&Bench) -> Result<()>;
-    let steps: [(&str, Step); 6] = [
+    let steps: [(&str, Step); 7] = [
         ("null", Bench::null),
+        ("before", Bench::before),
         ("host", Bench::host),
         ("flush", Bench::flush),
         ("cold", Bench::cold),
@@ -43,7 +47,12 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         }
     }
     for (name, step) in steps {
-        if args.only.is_empty() || args.only.iter().any(|only| only == name) {
+        let wanted = if args.only.is_empty() {
+            name != "before" || args.before.is_some()
+        } else {
+            args.only.iter().any(|only| only == name)
+        };
+        if wanted {
             step(&bench).with_context(|| format!("benchmark `{name}`"))?;
         }
     }
@@ -60,6 +69,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 /// What fio measured.
 #[derive(Clone, Copy, Default)]
 struct Figures {
+    requests: f64,
     iops: f64,
     bytes_per_second: f64,
     p50_us: f64,
@@ -123,6 +133,7 @@ impl Bench {
         let side = &job_json[kind];
         let run_seconds = get(&side["runtime"]) / 1000.0;
         Ok(Figures {
+            requests: get(&side["total_ios"]),
             iops: get(&side["iops"]),
             bytes_per_second: get(&side["bw_bytes"]),
             p50_us: get(&side["clat_ns"]["percentile"]["50.000000"]) / 1000.0,
@@ -217,6 +228,50 @@ impl Bench {
         ours.stop()?;
         nbdkit.stop()?;
         qsd.stop()
+    }
+
+    /// The empty host loop beside that of an earlier `longhaul`: requests in a second, and the
+    /// server's processor time for each request.
+    fn before(&self) -> Result<()> {
+        let before = self.before.as_deref().context("give the earlier binary: --before FILE")?;
+        let serve = |program: &Path, socket: &str| {
+            let address = format!("unix:{}", self.path(socket).display());
+            self.site.serve(program, socket, &["bench-null", "--nbd", &address])
+        };
+        let now = serve(&self.site.longhaul, "ours.sock")?;
+        let earlier = serve(before, "before.sock")?;
+        for (rw, kind) in [("randwrite", "write"), ("randread", "read")] {
+            for depth in [1, 32] {
+                let job = Job { size: 256 << 20, ..Job::new(rw, "4k", depth) };
+                let (ours, theirs) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
+                let measure = |server: &Server, socket: &str, costs: &RefCell<Vec<f64>>| {
+                    let start = server.cpu_seconds()?;
+                    let figures = self.nbd(socket, "null", &job)?;
+                    let cost = (server.cpu_seconds()? - start) * 1e6 / figures.requests.max(1.0);
+                    costs.borrow_mut().push(cost);
+                    Ok(figures.iops)
+                };
+                let name = format!("empty loop, 4 KiB {kind}, depth {depth}");
+                self.pair(
+                    &name,
+                    "IOPS",
+                    "before",
+                    Some((1.0, true)),
+                    || measure(&now, "ours.sock", &ours),
+                    || measure(&earlier, "before.sock", &theirs),
+                )?;
+                self.report.pair(&Pair {
+                    name: format!("{name}, processor time of a request"),
+                    unit: "µs",
+                    peer: "before".into(),
+                    ours: ours.into_inner(),
+                    theirs: theirs.into_inner(),
+                    target: Some((1.0, false)),
+                })?;
+            }
+        }
+        now.stop()?;
+        earlier.stop()
     }
 
     /// The whole host, with its journal on the disk and a store beside it.

@@ -65,6 +65,9 @@ pub struct BenchArgs {
     /// The binary to measure [default: `longhaul` beside this program].
     #[arg(long, value_name = "FILE")]
     longhaul: Option<PathBuf>,
+    /// An earlier `longhaul`: `bench before` compares the empty loop of both.
+    #[arg(long, value_name = "FILE")]
+    before: Option<PathBuf>,
     /// Directory on the disk to measure on; it needs about 12 GiB.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     dir: PathBuf,
@@ -77,8 +80,8 @@ pub struct BenchArgs {
     /// Append each result as a JSON line.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these; `bench`: null, host, flush, cold, drain, recovery; `bench-iscsi`: empty, read,
-    /// write; `bench-store`: gc, commit, requests, read, volumes, limits, failover.
+    /// Only these; `bench`: null, before, host, flush, cold, drain, recovery; `bench-iscsi`: empty,
+    /// read, write; `bench-store`: gc, commit, requests, read, volumes, limits, failover.
     only: Vec<String>,
 }
 

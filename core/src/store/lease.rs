@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 /// Most bytes of an encoded [`Lease`].
 pub const MAX_LEASE_BYTES: usize = 16 << 10;
-/// The number of older leases that a store keeps beside the newest one. The store deletes old ones
+/// The number of leases of a volume that stay, with the newest one. A store deletes older ones
 /// because a long list takes time. It keeps some because a store with an old list must not take a
 /// number again. The value is a guess.
 pub const KEPT: u64 = 16;

@@ -502,8 +502,7 @@ impl Replica {
     }
 }
 
-/// Reads the first bytes of an object in the replica, and one more than the comparison needs if it
-/// is longer.
+/// Reads the first bytes of an object in the replica, as many as the comparison needs.
 fn head(key: String) -> ObjectOperation {
     ObjectOperation::Get { key, range: Some(0..COMPARED_BYTES), copies: Copies::Refused }
 }
