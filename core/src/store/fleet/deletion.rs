@@ -140,10 +140,17 @@ impl DeleteVolume {
         let DeleteVolume { entry, lease, clones } = self;
         let spec = &entry.spec;
         if !is_named(facts, spec)? {
-            // Another store has deleted the volume, and another volume may have its name.
-            let newest = newest(facts, spec.id)?;
-            let deleted = newest.is_some_and(|(_, record)| record.decision == Decision::Deleted);
-            return if deleted { Ok(()) } else { Err(VolumeError::NotFound.into()) };
+            // Another store has deleted the volume, and another volume may have its name. Or the
+            // volume has another name, and a deletion by that name may still fail.
+            return match newest(facts, spec.id)? {
+                Some((_, record))
+                    if record.decision == Decision::Deleted
+                        && (record.spec.name == spec.name || !is_named(facts, &record.spec)?) =>
+                {
+                    Ok(())
+                }
+                _ => Err(VolumeError::NotFound.into()),
+            };
         }
         let clones = clones.as_ref();
         needs_nobody(facts, spec, clones)?;

@@ -184,6 +184,24 @@ fn a_deletion_by_an_old_name_does_not_touch_what_was_restored_by_another() {
 }
 
 #[test]
+fn a_volume_with_another_name_is_not_said_to_be_deleted() {
+    let mut place = deleted();
+    let entry_b = place.run(RestoreVolume { name: "b".into(), ..restore() }).unwrap();
+    // A deletion by the new name dies after its record.
+    let clones = Some(BTreeSet::new());
+    let delete = DeleteVolume { entry: entry_b, lease: Some(3), clones: clones.clone() };
+    let mut cut = Runner::new(delete, NOW);
+    while !place.0.contains_key(&trash::key(VolumeId(7), 3)) {
+        assert_eq!(place.step(&mut cut), None);
+    }
+    let old = DeleteVolume { entry: entry(), lease: None, clones };
+    assert_eq!(place.run(old.clone()), Err(VolumeError::NotFound));
+    assert!(place.0.contains_key(&catalog::name_key("b")));
+    place.finish(&mut cut).unwrap();
+    assert_eq!(place.run(old), Ok(()));
+}
+
+#[test]
 fn a_name_that_a_restoration_left_goes_alone() {
     let mut place = deleted();
     place.run(RestoreVolume { name: "b".into(), ..restore() }).unwrap();
