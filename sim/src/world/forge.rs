@@ -168,15 +168,14 @@ impl World {
         number: u64,
         frame: &Frame<ToHost>,
     ) -> Result<(), String> {
-        let Some((session, _)) = self.sessions.get(&number) else { return Ok(()) };
-        let own = self.hosts[session.host].id;
+        let Some((session, told)) = self.sessions.get(&number) else { return Ok(()) };
         let open = self.stores[store].open.get(&volume);
         let has = open.and_then(|open| open.machine.state().host());
         match &frame.message {
             ToHost::Attached {
                 result: Err(AttachError::InUse { .. } | AttachError::OtherKey { .. }),
                 ..
-            } if has == Some(own) => {
+            } if has.is_some() && has == told.host => {
                 Err(format!("host {} is shut out of its own volume", session.host))
             }
             _ => Ok(()),

@@ -322,7 +322,8 @@ impl World {
         let rng = self.link_rng.fork(number);
         let incarnation = self.stores[store].incarnation;
         let session = Session::new((host, volume), (store, incarnation), quality, rng);
-        self.sessions.insert(number, (session, Told::default()));
+        let told = Told { host: Some(self.hosts[host].id), ..Told::default() };
+        self.sessions.insert(number, (session, told));
         note!(self, "h{host} v{volume} session {number} to s{store}");
         let slot = self.slot(host, volume);
         slot.session = Some(number);

@@ -206,6 +206,8 @@ struct Volume {
 /// The messages of a session's host to the store since the beginning of the session.
 #[derive(Default)]
 struct Told {
+    /// The identity of the host. If a host is lost for good, its successor has another one.
+    host: Option<HostId>,
     announced: Vec<Announced>,
     shipped: Seq,
 }
