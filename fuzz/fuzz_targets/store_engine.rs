@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use longhaul_core::block::{Range, Time};
 use longhaul_core::store::{
-    GetError, ObjectOperation, ObjectResult, PutError, SessionId, SessionPeer, Volume,
+    GetError, ObjectOperation, ObjectResult, PutError, SessionId, SessionPeer, StorageError, Volume,
 };
 use longhaul_core::wire::link::{
     Announced, Frame, HostId, JournalState, KeyId, Lane, ToHost, ToStore, VolumeOperation,
@@ -111,7 +111,7 @@ impl World {
             return world::object(&mut self.objects, operation);
         }
         self.failing -= 1;
-        let error = || "failing".to_owned();
+        let error = || StorageError::unavailable("failing");
         match operation {
             // May have taken effect all the same.
             ObjectOperation::Put { .. } if self.failing % 2 == 1 => {

@@ -8,7 +8,7 @@
 //! objects. The engine knows the content of the file ([`longhaul_core::store::cache`]). Only the
 //! data of volumes goes through the cache, and not the reads that verify objects.
 
-use super::{CacheReport, Copies, GetError, ObjectMeta, Objects, PutError, Usage};
+use super::{CacheReport, Copies, GetError, ObjectMeta, Objects, PutError, StorageError, Usage};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -399,15 +399,15 @@ impl Objects for CachedObjects {
         Some(data.map(|data| self.shared.take(object, range, &whole, data, deletions)))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.objects.list(prefix).await
     }
 
-    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.objects.list_after(prefix, after).await
     }
 
-    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         let restored = self.objects.restore(key, data).await;
         if let Some(object) = data_object(key) {
             self.shared.forget(object);
@@ -415,7 +415,7 @@ impl Objects for CachedObjects {
         restored
     }
 
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         let object = data_object(key);
         if let Some(object) = object {
             self.shared.forget(object);
@@ -484,7 +484,7 @@ mod tests {
         async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
             self.gets.fetch_add(1, Ordering::Relaxed);
             if self.away.load(Ordering::Relaxed) {
-                return Err(GetError::Failed("away".into()));
+                return Err(GetError::Failed(StorageError::unavailable("away")));
             }
             let objects = self.objects.lock().unwrap();
             let data = objects.get(key).ok_or(GetError::NotFound)?;
@@ -492,10 +492,10 @@ mod tests {
             let end = (range.end as usize).min(data.len());
             Ok(data.slice((range.start as usize).min(end)..end))
         }
-        async fn list(&self, _: &str) -> Result<Vec<ObjectMeta>, String> {
+        async fn list(&self, _: &str) -> Result<Vec<ObjectMeta>, StorageError> {
             Ok(Vec::new())
         }
-        async fn delete(&self, key: &str) -> Result<(), String> {
+        async fn delete(&self, key: &str) -> Result<(), StorageError> {
             self.objects.lock().unwrap().remove(key);
             Ok(())
         }

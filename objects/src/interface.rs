@@ -5,7 +5,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::cache::ObjectCacheStatus;
-use longhaul_core::store::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+use longhaul_core::store::{
+    Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, StorageError,
+};
 use std::ops::Range;
 
 /// An object store.
@@ -54,20 +56,20 @@ pub trait Objects: Send + Sync {
     }
 
     /// All objects whose names begin with `prefix`, in any order.
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String>;
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError>;
 
     /// The objects of such a list whose names come after `after`.
-    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         let mut list = self.list(prefix).await?;
         list.retain(|meta| meta.key.as_str() > after);
         Ok(list)
     }
 
     /// Deletes an object, durably. One that does not exist counts as deleted.
-    async fn delete(&self, key: &str) -> Result<(), String>;
+    async fn delete(&self, key: &str) -> Result<(), StorageError>;
 
     /// Deletes an object of a volume that nobody needs any more, now or as soon as allowed.
-    async fn delete_later(&self, key: &str) -> Result<(), String> {
+    async fn delete_later(&self, key: &str) -> Result<(), StorageError> {
         self.delete(key).await
     }
 
@@ -76,10 +78,13 @@ pub trait Objects: Send + Sync {
     ///
     /// # Errors
     /// Why the object may be unchanged.
-    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         match self.put(key, vec![data]).await {
             Ok(()) => Ok(()),
-            Err(PutError::Exists) => Err(format!("{key} is there, and cannot be replaced")),
+            Err(PutError::Exists) => {
+                let why = format!("{key} is there, and cannot be replaced");
+                Err(StorageError::unavailable(why))
+            }
             Err(PutError::Failed(error)) => Err(error),
         }
     }
@@ -89,7 +94,7 @@ pub trait Objects: Send + Sync {
     async fn copy(&self, from: &str, to: &str) -> Result<(), PutError> {
         match self.get(from, None).await {
             Ok(data) => self.put(to, vec![data]).await,
-            Err(error) => Err(PutError::Failed(error.to_string())),
+            Err(error) => Err(PutError::Failed(error.into())),
         }
     }
 

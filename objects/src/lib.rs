@@ -6,6 +6,7 @@
 
 mod cached;
 mod device;
+mod failure;
 mod interface;
 mod local;
 mod location;
@@ -20,11 +21,13 @@ mod tree;
 
 pub use cached::CachedObjects;
 pub use device::{DeviceObjects, StoppedDevice};
+pub use failure::kind_of;
 pub use interface::{CacheReport, Objects, execute};
 pub use local::{LocalObjects, looks_like_object, open_object};
 pub use location::Location;
 pub use longhaul_core::store::{
-    Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError,
+    Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, StorageError,
+    StorageErrorKind,
 };
 pub use memory::MemoryObjects;
 pub use replicated::{Brought, Replicated, Replication};

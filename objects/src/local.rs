@@ -5,7 +5,8 @@
 //! durable (fsync of the directory). The next start removes the leftovers of a crash in `tmp/`.
 //! `docs/decisions/objects.md` says why this does not use the `object_store` crate.
 
-use super::{GetError, ObjectMeta, Objects, PutError};
+use super::failure;
+use super::{GetError, ObjectMeta, Objects, PutError, StorageError};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::{Buf as _, Bytes};
@@ -141,11 +142,9 @@ impl LocalObjects {
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> T + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, StorageError> {
         let inner = self.inner.clone();
-        tokio::task::spawn_blocking(move || work(&inner))
-            .await
-            .map_err(|error| format!("a thread of ours failed: {error}"))
+        tokio::task::spawn_blocking(move || work(&inner)).await.map_err(failure::of_thread)
     }
 
     /// Starts the task that closes unused files, unless it runs already.
@@ -208,17 +207,17 @@ impl Objects for LocalObjects {
         (read == Ok(bytes)).then(|| Ok(data.into()))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         let prefix = prefix.to_owned();
         self.blocking(move |inner| inner.list(&prefix)).await?
     }
 
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         let key = key.to_owned();
         self.blocking(move |inner| inner.delete(&key)).await?
     }
 
-    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         let key = key.to_owned();
         self.blocking(move |inner| inner.restore(&key, data)).await?
     }
@@ -238,10 +237,10 @@ fn close(closed: Closed) {
 
 impl Inner {
     /// The path of a key. The engine makes the keys. Still, no name may lead out of the directory.
-    fn path(&self, key: &str) -> Result<PathBuf, String> {
+    fn path(&self, key: &str) -> Result<PathBuf, StorageError> {
         let parts = key.split('/');
         if parts.clone().any(|part| part.is_empty() || part == "." || part == "..") {
-            return Err(format!("`{key}` is not an object name"));
+            return Err(failure::not_a_name(key));
         }
         Ok(parts.fold(self.root.clone(), |path, part| path.join(part)))
     }
@@ -261,11 +260,14 @@ impl Inner {
         }
         result.map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => PutError::Exists,
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => PutError::Failed(format!(
-                "no space left for {}: free some; until then nothing is committed, reads go on",
-                path.display()
-            )),
-            _ => PutError::Failed(format!("cannot write {}: {error}", path.display())),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                PutError::Failed(failure::no_space(format_args!(
+                    "no space left for {}: free some; until then nothing is committed, reads go \
+                     on; if a quota is used up, enlarge it",
+                    path.display()
+                )))
+            }
+            _ => PutError::Failed(failure::of_io(cannot("write", &path), &error)),
         })
     }
 
@@ -275,7 +277,7 @@ impl Inner {
         let mut named = rename_new(temporary, path);
         if matches!(&named, Err(error) if error.kind() == ErrorKind::NotFound) {
             // A deletion may remove an empty directory again, so create it only now.
-            files::create_dir(dir).map_err(std::io::Error::other)?;
+            failure::create_dir(dir)?;
             named = rename_new(temporary, path);
         }
         if matches!(&named, Err(error) if error.kind() != ErrorKind::AlreadyExists) {
@@ -287,20 +289,20 @@ impl Inner {
     }
 
     /// Replaces the file of an object by another one.
-    fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         let path = self.path(key)?;
         let temporary = self.temporary();
         let dir = path.parent().unwrap_or(&self.root);
         let restore = || -> std::io::Result<File> {
             write_new(&temporary, vec![data])?;
-            files::create_dir(dir).map_err(std::io::Error::other)?;
+            failure::create_dir(dir)?;
             std::fs::rename(&temporary, &path)?;
             files::sync_dir(dir)?;
             open_object(&path)
         };
         let restored = restore().map_err(|error| {
             let _ = std::fs::remove_file(&temporary);
-            format!("cannot write {}: {error}", path.display())
+            failure::of_io(cannot("write", &path), &error)
         })?;
         // A reader that has just opened the old file keeps this one open.
         let mut open = self.open();
@@ -317,7 +319,7 @@ impl Inner {
         let link = || -> std::io::Result<()> {
             let mut linked = std::fs::hard_link(&from, &path);
             if matches!(&linked, Err(error) if error.kind() == ErrorKind::NotFound) {
-                files::create_dir(dir).map_err(std::io::Error::other)?;
+                failure::create_dir(dir)?;
                 linked = std::fs::hard_link(&from, &path);
             }
             if matches!(&linked, Err(error) if error.kind() != ErrorKind::AlreadyExists) {
@@ -328,7 +330,7 @@ impl Inner {
         };
         link().map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => PutError::Exists,
-            _ => PutError::Failed(format!("cannot link {}: {error}", path.display())),
+            _ => PutError::Failed(failure::of_io(cannot("link", &path), &error)),
         })
     }
 
@@ -393,13 +395,13 @@ impl Inner {
         })
     }
 
-    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         let (dir, _) = prefix.rsplit_once('/').unwrap_or(("", prefix));
         let top = if dir.is_empty() { self.root.clone() } else { self.path(dir)? };
         let mut found = Vec::new();
         let mut pending = vec![(dir.to_owned(), top)];
         while let Some((name, path)) = pending.pop() {
-            let error = |error: std::io::Error| format!("cannot list {}: {error}", path.display());
+            let error = |error: std::io::Error| failure::of_io(cannot("list", &path), &error);
             let entries = match std::fs::read_dir(&path) {
                 Ok(entries) => entries,
                 Err(missing) if missing.kind() == ErrorKind::NotFound => continue,
@@ -431,10 +433,10 @@ impl Inner {
         Ok(found)
     }
 
-    fn delete(&self, key: &str) -> Result<(), String> {
+    fn delete(&self, key: &str) -> Result<(), StorageError> {
         let path = self.path(key)?;
         self.open().files.remove(key);
-        let error = |error: std::io::Error| format!("cannot delete {}: {error}", path.display());
+        let error = |error: std::io::Error| failure::of_io(cannot("delete", &path), &error);
         let mut removed = std::fs::remove_file(&path);
         if matches!(&removed, Err(error) if error.kind() == ErrorKind::IsADirectory) {
             removed = std::fs::remove_dir(&path);
@@ -504,6 +506,10 @@ const NETWORK_FILE_SYSTEMS: [u32; 11] = [
     0x7461_636f,
 ];
 
+fn cannot(verb: &str, path: &Path) -> String {
+    format!("cannot {verb} {}", path.display())
+}
+
 /// Why a read of a file failed, and whether another attempt can help.
 fn failed(path: &Path, error: &std::io::Error) -> GetError {
     let damaged = |what: &str| GetError::Damaged(format!("{} {what}", path.display()));
@@ -512,7 +518,7 @@ fn failed(path: &Path, error: &std::io::Error) -> GetError {
         None if error.kind() == ErrorKind::FileTooLarge => damaged("is larger than any object"),
         // A link, a file in the place of a directory, a device without a driver, or a socket.
         Some(Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::ISDIR) => damaged("is no file"),
-        _ => GetError::Failed(format!("cannot read {}: {error}", path.display())),
+        _ => GetError::Failed(failure::of_io(cannot("read", path), error)),
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Nothing survives the process. The memory has a limit: a put beyond it fails as on a full disk.
 
-use super::{GetError, ObjectMeta, Objects, PutError};
+use super::failure;
+use super::{GetError, ObjectMeta, Objects, PutError, StorageError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_base::units::show_bytes;
@@ -56,12 +57,12 @@ impl Inner {
             }
             let used = state.used_bytes.saturating_add(cost);
             if used > self.limit_bytes {
-                return Err(PutError::Failed(format!(
+                return Err(PutError::Failed(failure::no_space(format_args!(
                     "no space left for {key}: {} of the {} of memory for objects are in use; \
                      delete volumes; until then the store commits nothing, and reads go on",
                     show_bytes(state.used_bytes),
                     show_bytes(self.limit_bytes)
-                )));
+                ))));
             }
             state.used_bytes = used;
         }
@@ -92,7 +93,7 @@ impl Objects for MemoryObjects {
         let (inner, key) = (self.inner.clone(), key.to_owned());
         // A copy of a segment takes a millisecond, for which others would wait.
         let put = tokio::task::spawn_blocking(move || inner.put(key, &data)).await;
-        put.map_err(|error| PutError::Failed(format!("a thread of ours failed: {error}")))?
+        put.map_err(|error| PutError::Failed(failure::of_thread(error)))?
     }
 
     async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
@@ -103,7 +104,7 @@ impl Objects for MemoryObjects {
         Some(self.inner.get(key, range))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         let state = self.inner.lock();
         let from = state.objects.range(prefix.to_owned()..);
         let found = from.take_while(|(key, _)| key.starts_with(prefix));
@@ -112,7 +113,7 @@ impl Objects for MemoryObjects {
             .collect())
     }
 
-    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         let mut state = self.inner.lock();
         let before = state.objects.insert(key.to_owned(), data.clone());
         state.used_bytes += cost(data.len());
@@ -120,7 +121,7 @@ impl Objects for MemoryObjects {
         Ok(())
     }
 
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         let mut state = self.inner.lock();
         if let Some(data) = state.objects.remove(key) {
             state.used_bytes -= cost(data.len());
@@ -131,6 +132,7 @@ impl Objects for MemoryObjects {
 
 #[cfg(test)]
 mod tests {
+    use super::super::StorageErrorKind;
     use super::*;
 
     #[tokio::test]
@@ -143,7 +145,8 @@ mod tests {
         let Err(PutError::Failed(error)) = objects.put("v/2/seg/2", data(2)).await else {
             panic!("there was no room");
         };
-        assert!(error.contains("no space left for v/2/seg/2"), "{error}");
+        assert_eq!(error.kind(), StorageErrorKind::Full);
+        assert!(error.message().contains("no space left for v/2/seg/2"), "{error}");
         // The error for an existing object does not mean that there is no room.
         assert_eq!(objects.put("v/1/seg/1", data(2)).await, Err(PutError::Exists));
         assert_eq!(objects.get("v/1/seg/1", None).await.unwrap(), vec![1; 1000]);

@@ -6,7 +6,8 @@
 //! later.
 
 use super::{
-    CacheReport, Copies, GetError, ObjectMeta, ObjectOperation, Objects, PutError, Usage, execute,
+    CacheReport, Copies, GetError, ObjectMeta, ObjectOperation, Objects, PutError, StorageError,
+    Usage, execute,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -69,7 +70,7 @@ pub enum Brought {
     /// The object of the replica is damaged, too.
     Unsound,
     /// The read from the replica or the write here failed, for this reason.
-    Failed(String),
+    Failed(StorageError),
 }
 
 impl Replicated {
@@ -205,10 +206,11 @@ impl Replicated {
     /// Runs `work` in a task of its own, so that it goes on if the caller gives up waiting.
     async fn detached<T: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, String>> + Send + 'static,
-    ) -> Result<T, String> {
+        work: impl Future<Output = Result<T, StorageError>> + Send + 'static,
+    ) -> Result<T, StorageError> {
         let ended = tokio::spawn(work).await;
-        ended.map_err(|error| format!("a task of ours failed: {error}"))?
+        ended
+            .map_err(|error| StorageError::unavailable(format!("a task of ours failed: {error}")))?
     }
 
     /// Waits until the replica has all changes.
@@ -359,8 +361,10 @@ enum Ended {
 }
 
 impl Ended {
-    fn error() -> String {
-        "another store has taken over the replica: this store commits nothing any more".into()
+    fn error() -> StorageError {
+        StorageError::unavailable(
+            "another store has taken over the replica: this store commits nothing any more",
+        )
     }
 }
 
@@ -425,20 +429,20 @@ impl Objects for Replicated {
         self.shared.home.usage()
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.shared.home.list(prefix).await
     }
 
-    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.shared.home.list_after(prefix, after).await
     }
 
     /// At home only: the replica still has the same content.
-    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         self.shared.home.restore(key, data).await
     }
 
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         let Some(began) = self.shared.began() else {
             return self.shared.home.delete(key).await;
         };
@@ -468,7 +472,7 @@ impl Objects for Replicated {
         .await
     }
 
-    async fn delete_later(&self, key: &str) -> Result<(), String> {
+    async fn delete_later(&self, key: &str) -> Result<(), StorageError> {
         let mut later = false;
         let waiting = Shared::tell(&self.shared, false, |machine, now, _| {
             let number = machine.delete(now, key, false);

@@ -4,7 +4,7 @@
 //! An object counts as the same if its length, its first and its last bytes are the same. That is
 //! enough: the header or the trailer of every object holds a checksum, or a token that is unique.
 
-use super::{GetError, ObjectMeta, Objects, PutError};
+use super::{GetError, ObjectMeta, Objects, PutError, StorageError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::ops::Range;
@@ -82,9 +82,7 @@ impl Objects for Reusing {
             match self.tree.get(key, Some(0..1)).await {
                 Ok(_) => return Err(PutError::Exists),
                 Err(GetError::NotFound) => {}
-                Err(GetError::Failed(error) | GetError::Damaged(error)) => {
-                    return Err(PutError::Failed(error));
-                }
+                Err(error) => return Err(PutError::Failed(error.into())),
             }
             self.base.copy(&old, &format!("{}{key}", self.new)).await?;
             self.reused.fetch_add(bytes, Ordering::Relaxed);
@@ -97,15 +95,15 @@ impl Objects for Reusing {
         self.tree.get(key, range).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.tree.list(prefix).await
     }
 
-    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.tree.list_after(prefix, after).await
     }
 
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         self.tree.delete(key).await
     }
 }

@@ -1,7 +1,7 @@
 //! Small objects with the line that binds them to their names ([`sealed`]): put behind them here,
 //! verified and taken off here. Nobody above sees it, everybody below carries it along.
 
-use super::{CacheReport, Copies, GetError, ObjectMeta, Objects, PutError, Usage};
+use super::{CacheReport, Copies, GetError, ObjectMeta, Objects, PutError, StorageError, Usage};
 use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
@@ -87,23 +87,23 @@ impl Objects for Sealed {
         self.below.usage()
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.below.list(prefix).await
     }
 
-    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.below.list_after(prefix, after).await
     }
 
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         self.below.delete(key).await
     }
 
-    async fn delete_later(&self, key: &str) -> Result<(), String> {
+    async fn delete_later(&self, key: &str) -> Result<(), StorageError> {
         self.below.delete_later(key).await
     }
 
-    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         if !sealed::is_sealed(key) {
             return self.below.restore(key, data).await;
         }
@@ -117,7 +117,7 @@ impl Objects for Sealed {
         }
         match self.get(from, None).await {
             Ok(data) => self.put(to, vec![data]).await,
-            Err(error) => Err(PutError::Failed(error.to_string())),
+            Err(error) => Err(PutError::Failed(error.into())),
         }
     }
 

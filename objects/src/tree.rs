@@ -10,7 +10,7 @@
 //! If a lost location has to follow its replica, it gets a new tree. It keeps the old tree until
 //! the new one is usable. A store that takes over a replica goes on with a copy of its catalog.
 
-use super::{CacheReport, Copies, GetError, ObjectMeta, Objects, PutError, Usage};
+use super::{CacheReport, Copies, GetError, ObjectMeta, Objects, PutError, StorageError, Usage};
 use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
@@ -101,26 +101,26 @@ impl Objects for Tree {
         self.base.usage()
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         let list = self.base.list(&self.key(prefix)).await?;
         Ok(self.taken_off(prefix, list))
     }
 
-    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         let after = format!("{}{after}", self.prefix(prefix));
         let list = self.base.list_after(&self.key(prefix), &after).await?;
         Ok(self.taken_off(prefix, list))
     }
 
-    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         self.base.restore(&self.key(key), data).await
     }
 
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         self.base.delete(&self.key(key)).await
     }
 
-    async fn delete_later(&self, key: &str) -> Result<(), String> {
+    async fn delete_later(&self, key: &str) -> Result<(), StorageError> {
         self.base.delete_later(&self.key(key)).await
     }
 

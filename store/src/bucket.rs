@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use longhaul_base::dirs::STORE_FILE;
 use longhaul_base::random;
-use longhaul_objects::{GetError, ObjectMeta, Objects, PutError, S3Objects, probe};
+use longhaul_objects::{GetError, ObjectMeta, Objects, PutError, S3Objects, StorageError, probe};
 use std::sync::Arc;
 
 /// Beginning of the names of test objects. The rest says since when, in seconds since 1970.
@@ -66,7 +66,7 @@ async fn made(place: &S3Objects, bucket: &str, prefix: &str, marker: Marker) -> 
     let location = format!("s3://{bucket}/{prefix}");
     let found = read(place, &location).await?;
     if found.is_none() {
-        let some = place.list_some().await.map_err(anyhow::Error::msg);
+        let some = place.list_some().await.map_err(anyhow::Error::new);
         refuse_foreign(&some.with_context(|| format!("cannot list {location}"))?, &location)?;
     }
     take(place, found, &location, &place.place(), marker).await
@@ -92,7 +92,9 @@ async fn take(
         // It may be this one all the same, its answer lost; and if another store was first, it is
         // its.
         Ok(()) | Err(PutError::Exists) => {}
-        Err(PutError::Failed(error)) => bail!("cannot write {location}/{STORE_FILE}: {error}"),
+        Err(PutError::Failed(error)) => {
+            bail!(error.context(format_args!("cannot write {location}/{STORE_FILE}")))
+        }
     }
     let installation = read(place, location).await?;
     installation.with_context(|| format!("{location}/{STORE_FILE} was written and is not there"))
@@ -118,9 +120,7 @@ async fn read(place: &dyn Objects, location: &str) -> Result<Option<String>> {
     match place.get(STORE_FILE, Some(0..MAX_MARKER_BYTES as u64)).await {
         Ok(text) => Marker::parse(&text, &path).map(Some),
         Err(GetError::NotFound) => Ok(None),
-        Err(GetError::Failed(error) | GetError::Damaged(error)) => {
-            bail!("cannot read {path}: {error}")
-        }
+        Err(error) => bail!(StorageError::from(error).context(format_args!("cannot read {path}"))),
     }
 }
 

@@ -24,7 +24,7 @@ pub use longhaul_core::store::fleet::names::NotCreated;
 /// If the reads fail. A damaged description costs its own volume, and no other.
 pub async fn load(objects: &dyn Objects) -> Result<Catalog> {
     let catalog = drive(ReadCatalog::default(), objects, None).await;
-    let catalog = catalog.map_err(anyhow::Error::msg)?;
+    let catalog = catalog.map_err(anyhow::Error::new)?;
     for (name, reason) in &catalog.damaged {
         tracing::error!("volume {name} cannot be used: {reason}");
     }
@@ -36,7 +36,7 @@ pub async fn load(objects: &dyn Objects) -> Result<Catalog> {
 /// # Errors
 /// Those of [`load`].
 pub async fn changes(objects: &dyn Objects, known: Vec<VolumeSpec>) -> Result<Changes> {
-    drive(FindChanges { known }, objects, None).await.map_err(anyhow::Error::msg)
+    drive(FindChanges { known }, objects, None).await.map_err(anyhow::Error::new)
 }
 
 /// Says what there is of volumes that are in no catalog. It lists everything there is.

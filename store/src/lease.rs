@@ -6,7 +6,7 @@ use longhaul_core::block::VolumeId;
 use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::fleet::claim;
 use longhaul_core::wire::link::StoreId;
-use longhaul_objects::Objects;
+use longhaul_objects::{Objects, StorageError};
 
 pub use claim::{
     ClaimOutcome as Outcome, LeaseHolder as Holder, LeasePurpose as Purpose, LeaseSource as Source,
@@ -33,7 +33,7 @@ pub async fn claim(
 pub async fn holder(
     objects: &dyn Objects,
     volume: VolumeId,
-) -> Result<Option<(StoreId, Vec<String>)>, String> {
+) -> Result<Option<(StoreId, Vec<String>)>, StorageError> {
     drive(claim::FindHolder(volume), objects, None).await
 }
 

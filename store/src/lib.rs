@@ -158,7 +158,7 @@ pub fn run(read: Arc<Read<StoreArgs>>) -> Result<()> {
             stop.wait().await;
             notify(sd_notify::NotifyState::Stopping);
         };
-        store.run(stop, Stop::wait_again()).await
+        Box::pin(store.run(stop, Stop::wait_again())).await
     })
 }
 
@@ -293,7 +293,7 @@ impl Store {
         let tcp = tcp.and_then(|tcp| tcp::Acceptor::over(tcp, &identity, issued.clone()));
         let catalog = catalog::load(&*objects).await?;
         tracing::info!("installation {installation}: {} volumes", catalog.entries.len());
-        let deleted = trash::known(&*objects).await.map_err(anyhow::Error::msg);
+        let deleted = trash::known(&*objects).await.map_err(anyhow::Error::new);
         let deleted = deleted.context("cannot list deleted volumes")?.into_keys().collect();
         // In a bucket it would take a request for each thousand objects.
         if matches!(data, Location::Directory(_)) {

@@ -149,7 +149,7 @@ fn key(number: u64) -> String {
 /// If the read fails, or a newer longhaul wrote the record.
 pub async fn read(base: &dyn Objects) -> Result<LocationRecord> {
     loop {
-        let list = base.list(PREFIX).await.map_err(anyhow::Error::msg);
+        let list = base.list(PREFIX).await.map_err(anyhow::Error::new);
         let list = list.context("cannot list the records of the location")?;
         let newest = list.iter().filter_map(|meta| parse_number(PREFIX, &meta.key)).max();
         let Some(number) = newest else { return Ok(LocationRecord::first()) };
@@ -202,7 +202,9 @@ pub async fn write(base: &dyn Objects, site: LocationRecord) -> Result<LocationR
                 );
             }
         }
-        Err(PutError::Failed(error)) => bail!("cannot write the record of the location: {error}"),
+        Err(PutError::Failed(error)) => {
+            bail!(error.context("cannot write the record of the location"))
+        }
     }
     if let Some(old) = number.checked_sub(KEPT).filter(|old| *old > 0)
         && let Err(error) = base.delete(&key(old)).await

@@ -78,7 +78,7 @@ pub fn identity(state: &Path) -> Result<StoreId> {
 /// # Errors
 /// If the reads fail.
 pub async fn stores(objects: &dyn Objects) -> Result<BTreeMap<StoreId, Registered>> {
-    drive(FindStores, objects, None).await.map_err(anyhow::Error::msg)
+    drive(FindStores, objects, None).await.map_err(anyhow::Error::new)
 }
 
 /// Writes the addresses of a store, unless the registry has them already.
@@ -95,7 +95,7 @@ pub async fn register(
     let (addresses, ca) = (addresses.to_vec(), ca.to_owned());
     let software = longhaul_base::software();
     let register = Register { before: known.get(&id).cloned(), id, addresses, ca, software };
-    drive(register, objects, None).await.map_err(anyhow::Error::msg)
+    drive(register, objects, None).await.map_err(anyhow::Error::new)
 }
 
 /// Forgets stores.
@@ -108,7 +108,7 @@ pub async fn forget(
     gone: &[StoreId],
 ) -> Result<()> {
     let gone = gone.iter().filter_map(|id| Some((*id, known.get(id)?.clone())));
-    drive(ForgetStores(gone.collect()), objects, None).await.map_err(anyhow::Error::msg)
+    drive(ForgetStores(gone.collect()), objects, None).await.map_err(anyhow::Error::new)
 }
 
 /// The certificates that all stores accept; `None` if no store has written a list.
@@ -138,7 +138,7 @@ pub async fn publish(objects: &dyn Objects, accepted: &Accepted) -> Result<()> {
     let stored = StoredAccepted { version: VERSION, list: accepted.clone() };
     let text = serde_json::to_vec_pretty(&stored)?.into();
     let publish = PublishAccepted { number: accepted.generation, text };
-    drive(publish, objects, None).await.map_err(anyhow::Error::msg)
+    drive(publish, objects, None).await.map_err(anyhow::Error::new)
 }
 
 /// Merges the lists of this store and the others, in both directions. A certificate that either has

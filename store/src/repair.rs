@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use longhaul_api::admin::Metrics;
 use longhaul_core::store::{VolumeSpec, catalog, scrub, sealed};
-use longhaul_objects::{Brought, GetError, Objects as _, Replicated};
+use longhaul_objects::{Brought, GetError, Objects as _, Replicated, StorageError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,7 +50,10 @@ impl Repair {
             data.is_some_and(|data| scrub::verify(&spec, key, &data) == Some(Ok(())))
         };
         let back = tokio::time::timeout(LIMIT, self.replicated.bring_back(key, is_sound)).await;
-        let late = || Brought::Failed(format!("not within {} s", LIMIT.as_secs()));
+        let late = || {
+            let why = format!("not within {} s", LIMIT.as_secs());
+            Brought::Failed(StorageError::unavailable(why))
+        };
         let why = match back.unwrap_or_else(|_| late()) {
             Brought::Back => {
                 self.counts.repaired.fetch_add(1, Ordering::Relaxed);
@@ -62,7 +65,7 @@ impl Repair {
             Brought::NoPlace => return false,
             Brought::Missing => "the replica does not have it".to_owned(),
             Brought::Unsound => "the object of the replica is damaged, too".to_owned(),
-            Brought::Failed(error) => error,
+            Brought::Failed(error) => error.to_string(),
         };
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
         tracing::error!("{key} cannot be brought back from the replica: {why}");

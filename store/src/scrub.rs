@@ -113,7 +113,7 @@ pub struct Share {
 impl Share {
     async fn has(&self, objects: &dyn Objects, volume: VolumeId) -> Result<bool> {
         let mut stores: Vec<StoreId> = self.peers.list().into_keys().collect();
-        let holder = lease::holder(objects, volume).await.map_err(anyhow::Error::msg)?;
+        let holder = lease::holder(objects, volume).await.map_err(anyhow::Error::new)?;
         if let Some((holder, addresses)) = holder {
             if holder == self.me {
                 return Ok(true);
@@ -239,7 +239,7 @@ impl Scrub {
         if at > prefix && !at.starts_with(&prefix) {
             return Ok(());
         }
-        let list = objects.list(&prefix).await.map_err(anyhow::Error::msg)?;
+        let list = objects.list(&prefix).await.map_err(anyhow::Error::new)?;
         let mut keys: Vec<_> =
             list.into_iter().map(|meta| meta.key).filter(|key| *key > at).collect();
         keys.sort_unstable();
@@ -335,7 +335,7 @@ impl Scrub {
                     self.shared().failures += 1;
                     let problem = format!("it cannot be read: {error}");
                     let damage = scrub::Damage { problem, ranges: Vec::new(), unknown: true };
-                    (RETRY_PAUSES.len(), error, damage)
+                    (RETRY_PAUSES.len(), error.to_string(), damage)
                 }
             };
             let Some(pause) = RETRY_PAUSES[..tries].get(attempt) else {

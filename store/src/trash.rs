@@ -12,7 +12,7 @@ use longhaul_core::store::fleet::deletion::{
 };
 use longhaul_core::wire::link::{DeletedInfo, VolumeError};
 use longhaul_link::credential::Reach;
-use longhaul_objects::Objects;
+use longhaul_objects::{Objects, StorageError};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use longhaul_core::store::fleet::deletion::Tended;
@@ -21,7 +21,7 @@ pub use longhaul_core::store::fleet::deletion::Tended;
 ///
 /// # Errors
 /// If the list fails.
-pub async fn known(objects: &dyn Objects) -> Result<BTreeMap<VolumeId, u64>, String> {
+pub async fn known(objects: &dyn Objects) -> Result<BTreeMap<VolumeId, u64>, StorageError> {
     drive(FindRecords, objects, None).await
 }
 

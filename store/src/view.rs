@@ -17,8 +17,9 @@ use longhaul_api::admin::{Metrics, Report, Unready};
 use longhaul_api::types::{self, Volume};
 use longhaul_core::wire::link::VolumeInfo;
 use longhaul_link::transport::{PathStatus, Statistics};
-use longhaul_objects::CacheReport;
+use longhaul_objects::{CacheReport, StorageError, StorageErrorKind};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
@@ -134,12 +135,25 @@ fn collect_metrics(out: &mut Metrics, counts: &CollectCounts, volumes: &[VolumeS
     }
 }
 
+fn failure_metrics(out: &mut Metrics, failures: &BTreeMap<StorageErrorKind, u64>) {
+    let mut family = out.family(
+        "longhaul_store_object_failures_by_kind_total",
+        "counter",
+        "Operations on objects that failed, by what has to be done about it.",
+    );
+    for kind in StorageErrorKind::ALL {
+        let count = failures.get(&kind).copied().unwrap_or_default();
+        family.sample(&[("kind", kind.name())], count as f64);
+    }
+}
+
 #[async_trait]
 impl Report for View {
     async fn metrics(&self) -> String {
         let snapshot = self.snapshot().await.unwrap_or_default();
         let mut out = Metrics::default();
         let (counts, datagrams) = (snapshot.counts, snapshot.datagrams);
+        failure_metrics(&mut out, &counts.failures);
         out.single(
             "longhaul_store_sessions",
             "gauge",
@@ -218,7 +232,7 @@ impl Report for View {
             (
                 "longhaul_store_object_failures_total",
                 "Operations on objects that failed.",
-                counts.failures,
+                counts.failures.values().sum(),
             ),
             (
                 "longhaul_store_link_early_sessions_total",
@@ -414,7 +428,9 @@ impl Report for View {
             .map(|volume| {
                 let mut value = info_json(&volume.info);
                 value["failed"] = json!(volume.failed);
-                value["retrying"] = json!(volume.retrying);
+                let retrying = volume.retrying.as_ref();
+                value["retrying"] = json!(retrying.map(StorageError::message));
+                value["retrying_kind"] = json!(retrying.map(|error| error.kind().name()));
                 value["space"] = json!(volume.space.map(|(stored, needed)| {
                     json!({ "stored_bytes": stored, "needed_bytes": needed })
                 }));
@@ -467,8 +483,8 @@ impl Report for View {
         };
         let wrong = snapshot.volumes.iter().filter_map(|volume| {
             let (reason, why) = match (&volume.failed, &volume.retrying) {
-                (Some(why), _) => ("volume-failed", why),
-                (None, Some(why)) => ("volume-waits", why),
+                (Some(why), _) => ("volume-failed", why.as_str()),
+                (None, Some(why)) => ("volume-waits", why.message()),
                 (None, None) => return None,
             };
             let name = volume.info.name.clone();

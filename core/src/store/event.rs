@@ -3,6 +3,7 @@
 //! [`Volume::failed`]: super::Volume::failed [`Volume::handle_repaired`]:
 //! super::Volume::handle_repaired
 
+use super::object::StorageError;
 use super::session::SessionId;
 use crate::block::{Epoch, Range, Seq};
 use crate::wire::link::{HostId, KeyId, RequestId};
@@ -208,7 +209,7 @@ pub enum Event {
         /// Of the object, or the prefix of a list.
         key: String,
         /// The answer of the object store.
-        error: String,
+        error: StorageError,
         /// How many times it has failed in a row.
         failures: u32,
     },

@@ -74,6 +74,9 @@ pub use catalog::VolumeSpec;
 pub use config::{Config, MAP_MEMORY, MISSING_WAIT, MISSING_WAIT_BUCKET};
 pub use diff::{Places, differences};
 pub use event::{Event, OpenError};
-pub use object::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+pub use object::{
+    Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, StorageError,
+    StorageErrorKind,
+};
 pub use session::{SHELL_SESSION, SessionId};
 pub use volume::{ReplicaDurability, SessionPeer, Volume};

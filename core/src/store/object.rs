@@ -4,6 +4,7 @@
 //! operation meanwhile. The queue does not know the purpose of any operation.
 
 use crate::block::Time;
+use crate::wire::link::VolumeError;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -81,9 +82,124 @@ pub enum ObjectResult {
     /// Of a get.
     Get(Result<Bytes, GetError>),
     /// Of a list.
-    List(Result<Vec<ObjectMeta>, String>),
+    List(Result<Vec<ObjectMeta>, StorageError>),
     /// Of a delete.
-    Delete(Result<(), String>),
+    Delete(Result<(), StorageError>),
+}
+
+/// The reason why the object store did not do an operation. The message is for operators, and names
+/// the next step if there is one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct StorageError {
+    kind: StorageErrorKind,
+    message: String,
+}
+
+/// The kind of a [`StorageError`], by the step that ends it. The queue tries the operation again,
+/// whatever the kind: an operator may have taken the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StorageErrorKind {
+    /// Trying again may help. Nothing more is known.
+    Unavailable,
+    /// The object store refuses the credential, or it lacks a right.
+    Denied,
+    /// The space or the quota is used up.
+    Full,
+    /// The location, or a setting of the way to it, is wrong.
+    Misconfigured,
+    /// The object or the device is not as written.
+    Damaged,
+}
+
+impl StorageErrorKind {
+    /// All kinds.
+    pub const ALL: [StorageErrorKind; 5] = [
+        StorageErrorKind::Unavailable,
+        StorageErrorKind::Denied,
+        StorageErrorKind::Full,
+        StorageErrorKind::Misconfigured,
+        StorageErrorKind::Damaged,
+    ];
+
+    /// The name in metrics and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            StorageErrorKind::Unavailable => "unavailable",
+            StorageErrorKind::Denied => "denied",
+            StorageErrorKind::Full => "full",
+            StorageErrorKind::Misconfigured => "misconfigured",
+            StorageErrorKind::Damaged => "damaged",
+        }
+    }
+}
+
+impl StorageError {
+    /// An error of a kind.
+    #[must_use]
+    pub fn new(kind: StorageErrorKind, message: impl Into<String>) -> Self {
+        StorageError { kind, message: message.into() }
+    }
+
+    /// An error of which nothing more is known.
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        StorageError::new(StorageErrorKind::Unavailable, message)
+    }
+
+    /// The kind.
+    #[must_use]
+    pub fn kind(&self) -> StorageErrorKind {
+        self.kind
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Puts a text before the message, like `context` of other errors.
+    #[must_use]
+    pub fn context(self, before: impl std::fmt::Display) -> Self {
+        StorageError { message: format!("{before}: {}", self.message), ..self }
+    }
+}
+
+impl From<GetError> for StorageError {
+    fn from(error: GetError) -> Self {
+        match error {
+            GetError::NotFound => StorageError::unavailable(error.to_string()),
+            GetError::Failed(error) => error,
+            GetError::Damaged(reason) => StorageError::new(StorageErrorKind::Damaged, reason),
+        }
+    }
+}
+
+/// Another store, and the client, learn only the message.
+impl From<StorageError> for VolumeError {
+    fn from(error: StorageError) -> Self {
+        VolumeError::Store(error.message)
+    }
+}
+
+impl ObjectResult {
+    /// The kind of a failure; `None` for a success, and for an answer about the object.
+    #[must_use]
+    pub fn failure(&self) -> Option<StorageErrorKind> {
+        match self {
+            ObjectResult::Put(Err(PutError::Failed(error)))
+            | ObjectResult::Get(Err(GetError::Failed(error)))
+            | ObjectResult::List(Err(error))
+            | ObjectResult::Delete(Err(error)) => Some(error.kind),
+            ObjectResult::Get(Err(GetError::Damaged(_))) => Some(StorageErrorKind::Damaged),
+            ObjectResult::Put(Ok(()) | Err(PutError::Exists))
+            | ObjectResult::Get(Ok(_) | Err(GetError::NotFound))
+            | ObjectResult::List(Ok(_))
+            | ObjectResult::Delete(Ok(())) => None,
+        }
+    }
 }
 
 /// The reason why the object store did not create an object.
@@ -94,7 +210,7 @@ pub enum PutError {
     Exists,
     /// It may or may not exist now.
     #[error("{0}")]
-    Failed(String),
+    Failed(StorageError),
 }
 
 /// The reason why the engine could not read an object.
@@ -105,7 +221,7 @@ pub enum GetError {
     NotFound,
     /// Trying again may help.
     #[error("{0}")]
-    Failed(String),
+    Failed(StorageError),
     /// The storage answers, but does not have the object as written. The object is no file,
     /// unreadable, or belongs to another name. A retry does not help.
     #[error("{0}")]
@@ -228,5 +344,33 @@ impl<P> OperationQueue<P> {
         let id = self.outgoing.pop_front()?;
         let pending = self.pending.get(&id)?;
         Some((id, pending.operation.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_stays_with_its_error() {
+        let full = StorageError::new(StorageErrorKind::Full, "no room");
+        let said = full.clone().context(format_args!("cannot write {}", "x"));
+        assert_eq!(
+            (said.kind(), said.message()),
+            (StorageErrorKind::Full, "cannot write x: no room")
+        );
+        let failure = ObjectResult::Put(Err(PutError::Failed(full.clone()))).failure();
+        assert_eq!(failure, Some(StorageErrorKind::Full));
+        assert_eq!(ObjectResult::List(Err(full.clone())).failure(), Some(StorageErrorKind::Full));
+        assert_eq!(StorageError::from(GetError::Failed(full.clone())), full);
+        let damaged = ObjectResult::Get(Err(GetError::Damaged("x".to_owned())));
+        assert_eq!(damaged.failure(), Some(StorageErrorKind::Damaged));
+        for answer in [
+            ObjectResult::Put(Err(PutError::Exists)),
+            ObjectResult::Get(Err(GetError::NotFound)),
+            ObjectResult::Delete(Ok(())),
+        ] {
+            assert_eq!(answer.failure(), None, "{answer:?}");
+        }
     }
 }

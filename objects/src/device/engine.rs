@@ -10,7 +10,8 @@
 //! No two objects share a block. After a write or sync of the index has failed, the engine writes
 //! nothing more.
 
-use super::super::{GetError, ObjectMeta, PutError};
+use super::super::failure;
+use super::super::{GetError, ObjectMeta, PutError, StorageError, StorageErrorKind};
 use super::format::{
     self, AREA_HEADERS, AreaHeader, BLOCK, Extent, FRAME_HEADER_BYTES, FRAMES_AT, FormatError,
     FrameId, Geometry, HEADER_BYTES, MAX_BODY_BYTES, MAX_EXTENTS, MAX_KEY_BYTES, MAX_OBJECT_BYTES,
@@ -61,7 +62,7 @@ struct State {
     index_bytes: u64,
     waiting: VecDeque<Change>,
     /// Why the engine writes nothing any more.
-    failed: Option<String>,
+    failed: Option<StorageError>,
 }
 
 /// The place of the next frame of the index.
@@ -365,10 +366,12 @@ impl<M: Medium> Engine<M> {
     ///
     /// # Errors
     /// Why the object may still exist.
-    pub fn delete(&self, key: &str) -> Result<(), String> {
+    pub fn delete(&self, key: &str) -> Result<(), StorageError> {
         match self.settle(&self.prepare_delete(key)) {
             Ok(()) => Ok(()),
-            Err(PutError::Exists) => Err(format!("{key} cannot be deleted")),
+            Err(PutError::Exists) => {
+                Err(StorageError::unavailable(format!("{key} cannot be deleted")))
+            }
             Err(PutError::Failed(error)) => Err(error),
         }
     }
@@ -378,7 +381,7 @@ impl<M: Medium> Engine<M> {
     ///
     /// # Errors
     /// Why the object may be unchanged.
-    pub fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    pub fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         let (object, failed) = {
             let state = self.state();
             (state.objects.get(key).cloned(), state.failed.clone())
@@ -388,16 +391,20 @@ impl<M: Medium> Engine<M> {
         }
         let Some(object) = object else {
             return self.put(key, &[data]).map_err(|error| match error {
-                PutError::Exists => format!("{key} has been put just now"),
+                PutError::Exists => {
+                    StorageError::unavailable(format!("{key} has been put just now"))
+                }
                 PutError::Failed(error) => error,
             });
         };
         if (object.bytes, object.crc) != (data.len() as u64, crc32c::crc32c(&data)) {
-            return Err(format!("{key} is another object: its index says so"));
+            let why = format!("{key} is another object: its index says so");
+            return Err(StorageError::new(StorageErrorKind::Damaged, why));
         }
         let mut content = data.to_vec();
         content.resize(object.bytes.next_multiple_of(BLOCK) as usize, 0);
-        let cannot = |error: std::io::Error| format!("cannot write {key}: {error}");
+        let cannot =
+            |error: std::io::Error| failure::of_io(format_args!("cannot write {key}"), &error);
         let mut rest = &content[..];
         for extent in &object.extents {
             let (part, after) = rest.split_at((u64::from(extent.blocks) * BLOCK) as usize);
@@ -411,9 +418,8 @@ impl<M: Medium> Engine<M> {
     pub(super) fn prepare(&self, key: &str, data: &[Bytes]) -> Result<Outcome, PutError> {
         let bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
         if key.is_empty() || key.len() > MAX_KEY_BYTES || bytes > MAX_OBJECT_BYTES {
-            return Err(PutError::Failed(format!(
-                "`{key}` is not an object that can be kept here"
-            )));
+            let why = format!("`{key}` is not an object that can be kept here");
+            return Err(PutError::Failed(StorageError::unavailable(why)));
         }
         let extents = {
             let mut state = self.state();
@@ -438,7 +444,8 @@ impl<M: Medium> Engine<M> {
             let (part, after) = rest.split_at((u64::from(extent.blocks) * BLOCK) as usize);
             if let Err(error) = self.medium.write_at(extent.block * BLOCK, part) {
                 self.state().space.free_all(&extents);
-                return Err(PutError::Failed(format!("cannot write {key}: {error}")));
+                let what = format_args!("cannot write {key}");
+                return Err(PutError::Failed(failure::of_io(what, &error)));
             }
             rest = after;
         }
@@ -476,9 +483,13 @@ impl<M: Medium> Engine<M> {
             && let Err(error) = self.commit(log, &batch)
         {
             let mut state = self.state();
-            let error = format!(
-                "cannot write to the device: {error}; nothing more is written to it until the \
-                 store is restarted: check the disk"
+            let kind = failure::kind_of_io(&error);
+            let error = StorageError::new(
+                kind,
+                format!(
+                    "cannot write to the device: {error}; nothing more is written to it until the \
+                     store is restarted: check the disk"
+                ),
             );
             // Do not try a sync again: the second one may count lost data as stored.
             state.failed.get_or_insert(error.clone());
@@ -561,17 +572,21 @@ impl<M: Medium> Engine<M> {
     /// See [`GetError`].
     pub fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
         let object = self.find(key)?;
-        let failed = |error: &dyn std::fmt::Display| {
-            GetError::Failed(format!("cannot read {key} from the device: {error}"))
+        let damaged = |what: &str| {
+            let why = format!("cannot read {key} from the device: {what}");
+            GetError::Failed(StorageError::new(StorageErrorKind::Damaged, why))
         };
         let whole = range.is_none();
         let range = range.unwrap_or(0..object.bytes);
         if range.end.min(object.bytes).saturating_sub(range.start) > MAX_WHOLE_BYTES {
-            return Err(failed(&"it is too large to be read at once"));
+            return Err(damaged("it is too large to be read at once"));
         }
-        let data = read(&self.medium, &object, range).map_err(|error| failed(&error))?;
+        let data = read(&self.medium, &object, range).map_err(|error| {
+            let what = format_args!("cannot read {key} from the device");
+            GetError::Failed(failure::of_io(what, &error))
+        })?;
         if whole && crc32c::crc32c(&data) != object.crc {
-            return Err(failed(&"its content is damaged: it differs from the written data"));
+            return Err(damaged("its content is damaged: it differs from the written data"));
         }
         Ok(data)
     }
@@ -628,13 +643,13 @@ fn index_limit(geometry: Geometry) -> u64 {
 }
 
 fn no_space(key: &str, usage: Usage) -> PutError {
-    PutError::Failed(format!(
+    PutError::Failed(failure::no_space(format_args!(
         "no space left on the device for {key}: {} of {} are in use, by {} objects; delete \
          volumes; until then the store commits nothing, and reads go on",
         show_bytes(usage.used_bytes),
         show_bytes(usage.total_bytes),
         usage.objects
-    ))
+    )))
 }
 
 impl State {
@@ -716,26 +731,24 @@ impl Batch {
                 Some(changed) => changed.is_some(),
                 None => state.objects.contains_key(&key),
             };
-            let result = match object {
-                _ if state.failed.is_some() => {
-                    Err(PutError::Failed(state.failed.clone().unwrap_or_default()))
-                }
-                Some(object) if there => {
+            let result = match (object, &state.failed) {
+                (_, Some(error)) => Err(PutError::Failed(error.clone())),
+                (Some(object), _) if there => {
                     self.unused.push(object.extents);
                     Err(PutError::Exists)
                 }
-                Some(object) if index_bytes + bytes as u64 > index_limit => {
+                (Some(object), _) if index_bytes + bytes as u64 > index_limit => {
                     self.unused.push(object.extents);
                     Err(no_space(&key, state.usage(geometry)))
                 }
-                Some(object) => {
+                (Some(object), _) => {
                     format::encode_create(&key, &object, &mut self.body);
                     index_bytes += bytes as u64;
                     self.creates = true;
                     self.changed.insert(key, Some(Arc::new(object)));
                     Ok(())
                 }
-                None if there => {
+                (None, _) if there => {
                     format::encode_delete(&key, &mut self.body);
                     if let Some(Some(object)) = self.changed.insert(key, None) {
                         // This frame itself creates it.
@@ -743,7 +756,7 @@ impl Batch {
                     }
                     Ok(())
                 }
-                None => Ok(()),
+                (None, _) => Ok(()),
             };
             self.outcomes.push((outcome, result));
         }

@@ -11,7 +11,8 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-use super::{GetError, ObjectMeta, Objects, PutError};
+use super::failure;
+use super::{GetError, ObjectMeta, Objects, PutError, StorageError};
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -107,11 +108,9 @@ impl DeviceObjects {
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Engine<Disk>) -> T + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, StorageError> {
         let engine = self.engine.clone();
-        tokio::task::spawn_blocking(move || work(&engine))
-            .await
-            .map_err(|error| format!("a thread of ours failed: {error}"))
+        tokio::task::spawn_blocking(move || work(&engine)).await.map_err(failure::of_thread)
     }
 }
 
@@ -311,16 +310,16 @@ impl Objects for DeviceObjects {
         (read == Ok(bytes)).then(|| Ok(data.into()))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         Ok(self.engine.list(prefix))
     }
 
-    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         let key = key.to_owned();
         self.blocking(move |engine| engine.restore(&key, data)).await?
     }
 
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         let key = key.to_owned();
         self.blocking(move |engine| engine.delete(&key)).await?
     }

@@ -18,7 +18,8 @@ mod profile;
 mod trouble;
 mod usage;
 
-use super::{GetError, ObjectMeta, Objects, PutError};
+use super::failure;
+use super::{GetError, ObjectMeta, Objects, PutError, StorageError};
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -104,8 +105,8 @@ enum Failure {
     /// The object exists, and ends before the range.
     PastEnd,
     /// No answer came: the request may have had its effect.
-    Lost(String),
-    Other(String),
+    Lost(StorageError),
+    Other(StorageError),
 }
 
 impl S3Objects {
@@ -190,7 +191,7 @@ impl S3Objects {
     ///
     /// # Errors
     /// The answer of the bucket.
-    pub async fn list_some(&self) -> Result<Vec<ObjectMeta>, String> {
+    pub async fn list_some(&self) -> Result<Vec<ObjectMeta>, StorageError> {
         self.page("", "", None).await.map(|(page, _)| page)
     }
 
@@ -200,7 +201,7 @@ impl S3Objects {
         prefix: &str,
         after: &str,
         page_token: Option<String>,
-    ) -> Result<Page, String> {
+    ) -> Result<Page, StorageError> {
         let whole = format!("{}{prefix}", self.prefix);
         let offset = (!after.is_empty()).then(|| format!("{}{after}", self.prefix));
         let store = self.inner.store.clone();
@@ -209,23 +210,25 @@ impl S3Objects {
             let prefix = Some(whole.as_str()).filter(|whole| !whole.is_empty());
             store.list_paginated(prefix, options).await
         };
-        let page = self.run(Operation::List, prefix, 0, list).await.map_err(Failure::in_words)?;
+        let page = self.run(Operation::List, prefix, 0, list).await.map_err(Failure::into_error)?;
         let mut found = Vec::new();
         for object in page.result.objects {
             let name = object.location.as_ref();
             let key = name.strip_prefix(&self.prefix);
-            let key =
-                key.ok_or_else(|| format!("the list of {}{prefix} has {name}", self.prefix))?;
+            let key = key.ok_or_else(|| {
+                let why = format!("the list of {}{prefix} has {name}", self.prefix);
+                StorageError::unavailable(why)
+            })?;
             found.push(ObjectMeta { key: key.to_owned(), bytes: object.size });
         }
         Ok((found, page.page_token))
     }
 
-    fn path(&self, key: &str) -> Result<Path, String> {
+    fn path(&self, key: &str) -> Result<Path, StorageError> {
         let whole = format!("{}{key}", self.prefix);
         match Path::parse(&whole) {
             Ok(path) if !key.is_empty() && path.as_ref() == whole => Ok(path),
-            _ => Err(format!("`{key}` is not an object name")),
+            _ => Err(failure::not_a_name(key)),
         }
     }
 
@@ -240,7 +243,7 @@ impl S3Objects {
         let call = Arc::new(Call::new(operation, volume_of(key)));
         let inner = self.inner.clone();
         let Some(runtime) = &self.inner.runtime else {
-            return Err(Failure::Other("the store is ending".into()));
+            return Err(Failure::Other(StorageError::unavailable("the store is ending")));
         };
         let longest = limit(bytes) * (RETRIES.0 + 1) + RETRIES.1;
         let task = runtime.spawn(async move {
@@ -256,8 +259,10 @@ impl S3Objects {
                 }
             }
         });
-        let ours = |error| Failure::Other(format!("a task of ours failed: {error}"));
-        task.await.unwrap_or_else(|error| Err(ours(error)))
+        task.await.unwrap_or_else(|error| {
+            let why = format!("a task of ours failed: {error}");
+            Err(Failure::Other(StorageError::unavailable(why)))
+        })
     }
 }
 
@@ -282,7 +287,7 @@ impl Objects for S3Objects {
                 Ok(_) => Err(PutError::Exists),
                 Err(_) => Err(PutError::Failed(error)),
             },
-            Err(failure) => Err(PutError::Failed(failure.in_words())),
+            Err(failure) => Err(PutError::Failed(failure.into_error())),
         }
     }
 
@@ -328,15 +333,15 @@ impl Objects for S3Objects {
             }
             Err(Failure::PastEnd) => Ok(Bytes::new()),
             Err(Failure::Missing) => Err(GetError::NotFound),
-            Err(failure) => Err(GetError::Failed(failure.in_words())),
+            Err(failure) => Err(GetError::Failed(failure.into_error())),
         }
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.list_after(prefix, "").await
     }
 
-    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         let mut found = Vec::new();
         let mut next = None;
         loop {
@@ -346,30 +351,33 @@ impl Objects for S3Objects {
             match token {
                 None => return Ok(found),
                 // Otherwise the loop would never end.
-                same if same == next => return Err(format!("the list of {prefix} stands still")),
+                same if same == next => {
+                    let why = format!("the list of {prefix} stands still");
+                    return Err(StorageError::unavailable(why));
+                }
                 token => next = token,
             }
         }
     }
 
-    async fn restore(&self, key: &str, data: Bytes) -> Result<(), String> {
+    async fn restore(&self, key: &str, data: Bytes) -> Result<(), StorageError> {
         let path = self.path(key)?;
         let bytes = data.len() as u64;
         let store = self.inner.store.clone();
         let put = async move { store.put(&path, data.into()).await };
         match self.run(Operation::Put, key, bytes, put).await {
             Ok(_) => Ok(()),
-            Err(failure) => Err(failure.in_words()),
+            Err(failure) => Err(failure.into_error()),
         }
     }
 
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         let path = self.path(key)?;
         let store = self.inner.store.clone();
         let delete = async move { store.delete(&path).await };
         match self.run(Operation::Delete, key, 0, delete).await {
             Ok(()) | Err(Failure::Missing) => Ok(()),
-            Err(failure) => Err(failure.in_words()),
+            Err(failure) => Err(failure.into_error()),
         }
     }
 
@@ -380,7 +388,7 @@ impl Objects for S3Objects {
         let store = self.inner.store.clone();
         let copy = async move { store.copy(&from, &path).await };
         let copied = self.run(Operation::Copy, to, COPIED_BYTES, copy).await;
-        copied.map_err(|failure| PutError::Failed(failure.in_words()))
+        copied.map_err(|failure| PutError::Failed(failure.into_error()))
     }
 
     fn usage(&self) -> Option<Usage> {
@@ -389,13 +397,13 @@ impl Objects for S3Objects {
 }
 
 impl Failure {
-    fn in_words(self) -> String {
-        match self {
-            Failure::Lost(text) | Failure::Other(text) => text,
-            Failure::Exists => "an object of that name exists".into(),
-            Failure::Missing => "no object has that name".into(),
-            Failure::PastEnd => "the object has nothing at that place".into(),
-        }
+    fn into_error(self) -> StorageError {
+        StorageError::unavailable(match self {
+            Failure::Lost(error) | Failure::Other(error) => return error,
+            Failure::Exists => "an object of that name exists",
+            Failure::Missing => "no object has that name",
+            Failure::PastEnd => "the object has nothing at that place",
+        })
     }
 }
 

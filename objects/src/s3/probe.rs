@@ -5,7 +5,7 @@
 //! then from two requests at once.
 
 use super::Objects;
-use crate::{GetError, PutError};
+use crate::{GetError, PutError, StorageError};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 
@@ -48,9 +48,7 @@ async fn try_all(
     let read = async |key: &str| match objects.get(key, None).await {
         Ok(data) => Ok(data),
         Err(GetError::NotFound) => bail!("{bucket}: object {key} was created and is not there"),
-        Err(GetError::Failed(error) | GetError::Damaged(error)) => {
-            bail!("cannot read the written object: {error}")
-        }
+        Err(error) => bail!(StorageError::from(error).context("cannot read the written object")),
     };
 
     let key = format!("{prefix}twice");
@@ -58,12 +56,12 @@ async fn try_all(
     match objects.put(&key, vec![first.clone()]).await {
         // An answer got lost, and the client repeated the request.
         Ok(()) | Err(PutError::Exists) => {}
-        Err(PutError::Failed(error)) => bail!("cannot write: {error}"),
+        Err(PutError::Failed(error)) => bail!(error.context("cannot write")),
     }
     match objects.put(&key, vec![second.clone()]).await {
         Err(PutError::Exists) => {}
         Ok(()) => bail!(refuse("a second creation of one name succeeded")),
-        Err(PutError::Failed(error)) => bail!("cannot write: {error}"),
+        Err(PutError::Failed(error)) => bail!(error.context("cannot write")),
     }
     if read(&key).await.context("the bucket was tried")? != first {
         bail!(refuse("a second creation of one name was refused and changed the object"));
@@ -147,10 +145,10 @@ mod tests {
         async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
             self.0.get(key, range).await
         }
-        async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+        async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
             self.0.list(prefix).await
         }
-        async fn delete(&self, key: &str) -> Result<(), String> {
+        async fn delete(&self, key: &str) -> Result<(), StorageError> {
             self.0.delete(key).await
         }
     }

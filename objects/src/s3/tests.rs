@@ -66,7 +66,9 @@ async fn objects_in_a_bucket() {
     let usage = objects.usage().unwrap();
     assert!(usage.requests[&(Operation::Put, usage::Outcome::Exists)] > 100, "{usage:?}");
     std::fs::rename(server.dir.path().join("bucket"), server.dir.path().join("gone")).unwrap();
-    let failed = |error: &str| assert!(error.contains("no bucket `bucket`"), "{error}");
+    let failed = |error: &StorageError| {
+        assert!(error.message().contains("no bucket `bucket`"), "{error}");
+    };
     let Err(GetError::Failed(error)) = objects.get("v/1/seg/a", None).await else { panic!() };
     failed(&error);
     let Err(PutError::Failed(error)) = objects.put("v/1/seg/c", vec![]).await else { panic!() };
@@ -151,7 +153,8 @@ async fn a_copy_that_fails_after_it_began_is_none() {
         else {
             panic!("{answer} counts as a copy")
         };
-        assert!(error.contains(said) && error.contains("begun to copy"), "{error}");
+        let text = error.message();
+        assert!(text.contains(said) && text.contains("begun to copy"), "{text}");
     }
 }
 

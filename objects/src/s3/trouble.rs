@@ -1,5 +1,7 @@
 //! Explains the failures of a bucket, and what to do about them.
 
+use super::super::failure::MEANWHILE;
+use super::super::{StorageError, StorageErrorKind};
 use super::http::Answer;
 use std::fmt;
 
@@ -27,10 +29,17 @@ const RIGHTS: &str = "they need s3:ListBucket of the bucket and s3:GetObject, s3
 
 impl Place {
     /// Explains the failure of a request.
-    pub fn explain(&self, answer: &Answer) -> String {
+    pub fn explain(&self, answer: &Answer) -> StorageError {
         match answer {
             Answer::Refused { status, code, message } => {
-                self.named(&self.refused(*status, code, message))
+                let kind = kind(*status, code);
+                let more = match kind {
+                    StorageErrorKind::Denied => format!("; {MEANWHILE}"),
+                    StorageErrorKind::Full => format!("; or enlarge the quota; {MEANWHILE}"),
+                    _ => String::new(),
+                };
+                let text = self.named(&self.refused(*status, code, message));
+                StorageError::new(kind, text + &more)
             }
             Answer::Lost(error) => self.lost(error),
         }
@@ -108,27 +117,75 @@ impl Place {
     }
 
     /// Explains why no answer came.
-    pub fn lost(&self, error: &str) -> String {
+    pub fn lost(&self, error: &str) -> StorageError {
+        use StorageErrorKind as Kind;
         let has = |parts: &[&str]| parts.iter().any(|part| error.contains(part));
-        let advice = if has(&["dns error", "failed to lookup", "Name or service not known"]) {
-            ": the name is not known; check AWS_ENDPOINT_URL, AWS_REGION and the name service"
+        let (kind, advice) = if has(&["dns error", "failed to lookup", "Name or service not known"])
+        {
+            let advice =
+                ": the name is not known; check AWS_ENDPOINT_URL, AWS_REGION and the name service";
+            (Kind::Unavailable, advice)
         } else if has(&["URL scheme is not allowed"]) {
-            ": it is plain http; use https, or set AWS_ALLOW_HTTP=true where the network is your \
-             own"
+            let advice = ": it is plain http; use https, or set AWS_ALLOW_HTTP=true where the \
+                          network is your own";
+            (Kind::Misconfigured, advice)
         } else if has(&["invalid peer certificate", "certificate", "HandshakeFailure"]) {
-            ": its certificate is not accepted; have this machine trust its CA, or name the CA's \
-             file in SSL_CERT_FILE"
+            let advice = ": its certificate is not accepted; have this machine trust its CA, or \
+                          name the CA's file in SSL_CERT_FILE";
+            (Kind::Misconfigured, advice)
         } else if has(&["InvalidContentType", "corrupt message"]) {
-            ": it does not speak TLS; is the endpoint http://?"
+            (Kind::Misconfigured, ": it does not speak TLS; is the endpoint http://?")
         } else if has(&["169.254.", "metadata"]) {
-            ": no credentials were found, and none are to be had from the machine's metadata \
-             service; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+            let advice = ": no credentials were found, and none are to be had from the machine's \
+                          metadata service; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
+                          AWS_PROFILE";
+            (Kind::Denied, advice)
         } else if has(&["Connection refused", "No route to host", "Network is unreachable"]) {
-            ": no answer; check AWS_ENDPOINT_URL and the network"
+            (Kind::Unavailable, ": no answer; check AWS_ENDPOINT_URL and the network")
         } else {
-            ""
+            (Kind::Unavailable, "")
         };
-        self.named(&format!("no answer from {self} ({error}){advice}"))
+        let text = self.named(&format!("no answer from {self} ({error}){advice}"));
+        StorageError::new(kind, text)
+    }
+}
+
+/// The kind of a refusal.
+fn kind(status: u16, code: &str) -> StorageErrorKind {
+    match (status, code) {
+        // Some servers say these with the status 403.
+        (
+            _,
+            "QuotaExceeded"
+            | "XMinioStorageFull"
+            | "XMinioAdminBucketQuotaExceeded"
+            | "InsufficientStorage",
+        )
+        | (507, _) => StorageErrorKind::Full,
+        (
+            _,
+            "NoSuchBucket"
+            | "RequestTimeTooSkewed"
+            | "RequestExpired"
+            | "RequestInTheFuture"
+            | "AuthorizationHeaderMalformed"
+            | "IllegalLocationConstraintException"
+            | "NotImplemented",
+        )
+        | (301 | 307 | 404 | 501, _) => StorageErrorKind::Misconfigured,
+        (
+            _,
+            "AccessDenied"
+            | "InvalidAccessKeyId"
+            | "XAdminUserNotFound"
+            | "SignatureDoesNotMatch"
+            | "ExpiredToken"
+            | "ExpiredTokenException"
+            | "TokenRefreshRequired"
+            | "InvalidToken",
+        )
+        | (401 | 403, _) => StorageErrorKind::Denied,
+        _ => StorageErrorKind::Unavailable,
     }
 }
 
@@ -152,10 +209,10 @@ mod tests {
             (418, "Teapot", "refuses (418 Teapot: why)"),
         ] {
             let answer = Answer::Refused { status, code: code.into(), message: "why".into() };
-            let text = place.explain(&answer);
+            let text = place.explain(&answer).to_string();
             assert!(text.contains(advice) && text.contains("why"), "{text}");
         }
-        let lost = |text: &str| place.explain(&Answer::Lost(text.into()));
+        let lost = |text: &str| place.explain(&Answer::Lost(text.into())).to_string();
         assert!(lost("dns error: failed to lookup address information").contains("AWS_REGION"));
         assert!(lost("invalid peer certificate: UnknownIssuer").contains("SSL_CERT_FILE"));
         assert!(
@@ -164,7 +221,30 @@ mod tests {
         );
         assert_eq!(lost("x"), "no answer from bucket `b` at https://e (x)");
         let replica = Place { replica: true, ..place.clone() };
-        let text = replica.explain(&Answer::Lost("Connection refused".into()));
+        let text = replica.explain(&Answer::Lost("Connection refused".into())).to_string();
         assert!(text.contains("check LONGHAUL_REPLICA_AWS_ENDPOINT_URL and"), "{text}");
+    }
+    #[test]
+    fn each_has_a_kind() {
+        let place = Place { bucket: "b".into(), endpoint: "https://e".into(), replica: false };
+        for (status, code, kind) in [
+            (403, "AccessDenied", StorageErrorKind::Denied),
+            (401, "", StorageErrorKind::Denied),
+            (403, "SignatureDoesNotMatch", StorageErrorKind::Denied),
+            (400, "ExpiredToken", StorageErrorKind::Denied),
+            (403, "QuotaExceeded", StorageErrorKind::Full),
+            (507, "XMinioStorageFull", StorageErrorKind::Full),
+            (507, "", StorageErrorKind::Full),
+            (403, "RequestTimeTooSkewed", StorageErrorKind::Misconfigured),
+            (404, "NoSuchBucket", StorageErrorKind::Misconfigured),
+            (503, "SlowDown", StorageErrorKind::Unavailable),
+            (500, "InternalError", StorageErrorKind::Unavailable),
+        ] {
+            let answer = Answer::Refused { status, code: code.into(), message: String::new() };
+            let error = place.explain(&answer);
+            assert_eq!(error.kind(), kind, "{error}");
+            let waits = [StorageErrorKind::Denied, StorageErrorKind::Full].contains(&kind);
+            assert_eq!(error.message().ends_with(MEANWHILE), waits, "{error}");
+        }
     }
 }

@@ -96,7 +96,7 @@ pub(super) fn show(done: &Done) -> String {
         Done::Tended(result) => format!("{result:?}"),
         Done::Read(result) => match result {
             Ok(catalog) => format!("{:?}", catalog.entries.keys()),
-            Err(error) => error.clone(),
+            Err(error) => error.to_string(),
         },
         Done::Changes(result) => match result {
             Ok(changes) => {
@@ -104,7 +104,7 @@ pub(super) fn show(done: &Done) -> String {
                     changes.new.iter().map(|entry| entry.spec.name.as_str()).collect();
                 format!("new {new:?} gone {:?}", changes.gone)
             }
-            Err(error) => error.clone(),
+            Err(error) => error.to_string(),
         },
         Done::Records(result) => format!("{result:?}"),
         Done::Trash(result) => format!("{result:?}"),

@@ -307,7 +307,7 @@ impl World {
                 if let (Err(error), false) = (&result, troubled) {
                     self.fail(format!("the catalog cannot be read: {error}"));
                 }
-                result.map(Reply::Catalog).map_err(VolumeError::Store)
+                result.map(Reply::Catalog).map_err(VolumeError::from)
             }
             Done::Trash(result) => {
                 if let (Err(error), false) = (&result, troubled) {

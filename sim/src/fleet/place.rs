@@ -4,7 +4,9 @@
 use crate::rng::Rng;
 use bytes::Bytes;
 use longhaul_core::block::Time;
-use longhaul_core::store::{GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+use longhaul_core::store::{
+    GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, StorageError,
+};
 use std::collections::BTreeMap;
 
 pub(super) const MS: u64 = 1_000_000;
@@ -153,7 +155,7 @@ impl Place {
 
 /// The result of a failed operation.
 pub(super) fn failure(operation: &ObjectOperation) -> ObjectResult {
-    let failed = "injected failure".to_owned();
+    let failed = StorageError::unavailable("injected failure");
     match operation {
         ObjectOperation::Put { .. } => ObjectResult::Put(Err(PutError::Failed(failed))),
         ObjectOperation::Get { .. } => ObjectResult::Get(Err(GetError::Failed(failed))),

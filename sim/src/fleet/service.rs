@@ -9,7 +9,6 @@ use super::tend::{Aim, Entry};
 use super::{Event, SECOND, World};
 use crate::note;
 use longhaul_core::block::VolumeId;
-use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::fleet::attributes::{ReadAttribute, SetAttribute};
 use longhaul_core::store::fleet::deleted::FindRecords;
 use longhaul_core::store::fleet::deletion::{
@@ -22,6 +21,7 @@ use longhaul_core::store::fleet::members::{FindStores, ForgetStores, Register};
 use longhaul_core::store::fleet::names::NotCreated;
 use longhaul_core::store::fleet::tenants::CreateVolume;
 use longhaul_core::store::trash::HANDS_OFF;
+use longhaul_core::store::{StorageError, VolumeSpec};
 use longhaul_core::wire::link::{SnapshotOperation, VolumeError, VolumeReply};
 use std::collections::BTreeMap;
 
@@ -203,7 +203,7 @@ impl World {
     pub(super) fn looked(
         &mut self,
         store: usize,
-        result: Result<CatalogChanges, String>,
+        result: Result<CatalogChanges, StorageError>,
         entry: &Entry,
     ) {
         match result {
@@ -234,7 +234,7 @@ impl World {
     pub(super) fn looked_at_records(
         &mut self,
         store: usize,
-        result: Result<BTreeMap<VolumeId, u64>, String>,
+        result: Result<BTreeMap<VolumeId, u64>, StorageError>,
     ) {
         let at = self.next_look(store);
         for id in result.unwrap_or_default().into_keys() {

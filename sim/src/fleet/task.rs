@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
-use longhaul_core::store::VolumeSpec;
 use longhaul_core::store::fleet::claim::ClaimOutcome;
 use longhaul_core::store::fleet::deletion::Tended;
 use longhaul_core::store::fleet::listing::{Catalog, CatalogChanges, CatalogEntry};
 use longhaul_core::store::fleet::members::Registered;
 use longhaul_core::store::fleet::names::NotCreated;
 use longhaul_core::store::fleet::{Effect, EffectResult, Note, Procedure, Runner};
+use longhaul_core::store::{StorageError, VolumeSpec};
 use longhaul_core::wire::link::{DeletedInfo, StoreId, TenantReply, VolumeError};
 use std::collections::BTreeMap;
 
@@ -21,16 +21,16 @@ pub(super) enum Done {
     Condemned(Result<VolumeSpec, VolumeError>),
     Tended(Result<Tended, VolumeError>),
     Cloned(Result<CatalogEntry, VolumeError>),
-    Read(Result<Catalog, String>),
-    Changes(Result<CatalogChanges, String>),
-    Records(Result<BTreeMap<VolumeId, u64>, String>),
+    Read(Result<Catalog, StorageError>),
+    Changes(Result<CatalogChanges, StorageError>),
+    Records(Result<BTreeMap<VolumeId, u64>, StorageError>),
     Trash(Result<(Vec<DeletedInfo>, bool), VolumeError>),
     Allowed(Result<(), VolumeError>),
     Tenant(Result<TenantReply, VolumeError>),
     Attribute(Result<Bytes, VolumeError>),
     AttributeSet(Result<(), VolumeError>),
-    Stores(Result<BTreeMap<StoreId, Registered>, String>),
-    Member(Result<(), String>),
+    Stores(Result<BTreeMap<StoreId, Registered>, StorageError>),
+    Member(Result<(), StorageError>),
 }
 
 /// A procedure in progress, with any outcome.

@@ -7,7 +7,9 @@ use crate::objects::{Course, Fate};
 use bytes::{Bytes, BytesMut};
 use longhaul_core::store::catalog;
 use longhaul_core::store::replica::{Moment, Site};
-use longhaul_core::store::{Copies, GetError, ObjectOperation, ObjectResult, PutError};
+use longhaul_core::store::{
+    Copies, GetError, ObjectOperation, ObjectResult, PutError, StorageError,
+};
 
 /// An operation under way.
 pub struct Pending {
@@ -187,7 +189,7 @@ impl World {
 
     pub(super) fn object_answer(&mut self, number: u64) {
         let Some(mut pending) = self.pending_objects.remove(&number) else { return };
-        let failed = || "injected failure".to_owned();
+        let failed = || StorageError::unavailable("injected failure");
         let result = match (pending.fate, pending.result.take()) {
             (Fate::FailsBefore | Fate::FailsAfter | Fate::Late, _) => match &pending.operation {
                 ObjectOperation::Put { .. } => {

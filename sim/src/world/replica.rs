@@ -14,7 +14,8 @@ use bytes::Bytes;
 use longhaul_core::block::{Range, Seq, Time};
 use longhaul_core::store::replica::{Limits, Replica, StreamId};
 use longhaul_core::store::{
-    self, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, SessionId, catalog,
+    self, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, SessionId, StorageError,
+    catalog,
 };
 use longhaul_core::wire::link::{Lane, MAX_READ_SECTORS, ToStore};
 use std::collections::BTreeMap;
@@ -194,7 +195,7 @@ impl World {
         fate: Fate,
     ) -> ObjectResult {
         let Some(replica) = &mut self.replica else {
-            return ObjectResult::List(Err("there is no replica".into()));
+            return ObjectResult::List(Err(StorageError::unavailable("there is no replica")));
         };
         match operation {
             ObjectOperation::Put { key, data } => {
@@ -386,7 +387,7 @@ pub(super) fn at_once(map: &BTreeMap<String, Bytes>, operation: &ObjectOperation
         ObjectOperation::Put { key, .. } => ObjectResult::Put(Err(if map.contains_key(key) {
             PutError::Exists
         } else {
-            PutError::Failed("an observer puts nothing".to_owned())
+            PutError::Failed(StorageError::unavailable("an observer puts nothing"))
         })),
         ObjectOperation::Get { key, range, .. } => {
             let Some(object) = map.get(key) else {

@@ -17,7 +17,7 @@ use longhaul_core::store::{
     VolumeSpec,
 };
 use longhaul_core::wire::link::{Frame, Lane, LiveInfo, ToStore, VolumeError};
-use longhaul_objects::Objects;
+use longhaul_objects::{Objects, StorageError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -61,7 +61,7 @@ pub(super) struct Engine {
     /// It finishes its work under way. After that comes its deletion, or another store serves it.
     leaving: bool,
     /// The last failure of an operation that has not succeeded since: the object, and the error.
-    retrying: Option<(String, String)>,
+    retrying: Option<(String, StorageError)>,
     /// Operations on objects without an outcome yet.
     under_way: usize,
     notices: DamageNotices,
@@ -143,7 +143,7 @@ impl Engine {
     }
 
     /// The error of the operation that the engine repeats.
-    pub fn retrying(&self) -> Option<&String> {
+    pub fn retrying(&self) -> Option<&StorageError> {
         self.retrying.as_ref().map(|(_, error)| error)
     }
 

@@ -308,7 +308,7 @@ impl FleetService {
                 let stores = registry::stores(&*objects).await?;
                 registry::agree(&*objects, &state).await?;
                 let volumes = catalog::changes(&*objects, known).await?;
-                let deleted = trash::known(&*objects).await.map_err(anyhow::Error::msg)?;
+                let deleted = trash::known(&*objects).await.map_err(anyhow::Error::new)?;
                 let deleted = deleted.into_keys().collect();
                 let replica = replica.look(ids).await?;
                 anyhow::Ok(FoundInLocation { stores, volumes, deleted, replica })

@@ -2,7 +2,7 @@ use super::*;
 use longhaul_core::store::catalog;
 use longhaul_core::store::fleet::names::alone::{DeleteName, FindName, HasNoClones, PutName};
 use longhaul_core::wire::link::attribute_digest;
-use longhaul_objects::{GetError, LocalObjects, ObjectMeta, PutError};
+use longhaul_objects::{GetError, LocalObjects, ObjectMeta, PutError, StorageError};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,14 +41,14 @@ impl Objects for Failing {
     async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
         self.0.get(key, range).await
     }
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.0.list(prefix).await
     }
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         if self.1 {
             self.0.delete(key).await?;
         }
-        Err("the directory cannot be synced".into())
+        Err(StorageError::unavailable("the directory cannot be synced"))
     }
 }
 
@@ -76,17 +76,17 @@ impl Objects for Forgetful {
             let _ = self.objects.put(key, data.clone()).await;
         }
         if lost && !self.again {
-            return Err(PutError::Failed("no answer".into()));
+            return Err(PutError::Failed(StorageError::unavailable("no answer")));
         }
         self.objects.put(key, data).await
     }
     async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
         self.objects.get(key, range).await
     }
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.objects.list(prefix).await
     }
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         self.objects.delete(key).await
     }
 }
@@ -135,11 +135,11 @@ impl Objects for Lagging {
     async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
         self.0.get(key, range).await
     }
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         let shown = self.1.iter().filter(|meta| meta.key.starts_with(prefix));
         Ok(shown.cloned().collect())
     }
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         self.0.delete(key).await
     }
 }

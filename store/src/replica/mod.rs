@@ -387,7 +387,7 @@ fn below(trees: &str, token: &str) -> String {
 /// Whether there are no volumes in a location.
 async fn is_empty(base: &dyn Objects) -> Result<bool> {
     for prefix in REPLICATED.iter().chain(&[TREES, CATALOGS]) {
-        if !base.list(prefix).await.map_err(anyhow::Error::msg)?.is_empty() {
+        if !base.list(prefix).await.map_err(anyhow::Error::new)?.is_empty() {
             return Ok(false);
         }
     }
@@ -432,12 +432,12 @@ pub async fn promote(base: &Arc<dyn Objects>, force: bool) -> Result<LocationRec
     let mark = vec![Bytes::from_static(b"{\"version\":1}\n")];
     match base.put(&format!("{old}{PROMOTED_KEY}"), mark).await {
         Ok(()) | Err(PutError::Exists) => {}
-        Err(PutError::Failed(error)) => bail!("cannot mark the catalog: {error}"),
+        Err(PutError::Failed(error)) => bail!(error.context("cannot mark the catalog")),
     }
     let catalog = format!("{:016x}", random::identity()? >> 64);
     let new = below(CATALOGS, &catalog);
     for prefix in REPLICATED {
-        let list = base.list(&format!("{old}{prefix}")).await.map_err(anyhow::Error::msg)?;
+        let list = base.list(&format!("{old}{prefix}")).await.map_err(anyhow::Error::new)?;
         let copies = list.into_iter().map(|meta| {
             let to = format!("{new}{}", meta.key.strip_prefix(&old).unwrap_or(&meta.key));
             async move { base.copy(&meta.key, &to).await }
@@ -466,13 +466,13 @@ async fn remove_others(base: &dyn Objects, place: &ObjectTrees) -> Result<()> {
         of(&tree) || of(&catalog)
     };
     for prefix in prefixes {
-        let list = base.list(prefix).await.map_err(anyhow::Error::msg)?;
+        let list = base.list(prefix).await.map_err(anyhow::Error::new)?;
         let keys = list.into_iter().map(|meta| meta.key).filter(|key| !kept(key));
         let removed = futures_util::stream::iter(keys).map(|key| async move {
             if key.contains("/seg/") && begins(base, &key).await? {
                 return Ok(());
             }
-            base.delete(&key).await.map_err(anyhow::Error::msg)
+            base.delete(&key).await.map_err(anyhow::Error::new)
         });
         removed.buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
     }

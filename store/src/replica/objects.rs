@@ -6,7 +6,9 @@ use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_base::files::{self, Sharing};
-use longhaul_objects::{GetError, LocalObjects, Location, ObjectMeta, Objects, PutError};
+use longhaul_objects::{
+    GetError, LocalObjects, Location, ObjectMeta, Objects, PutError, StorageError,
+};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -122,12 +124,15 @@ impl ReplicaObjects {
         self.is_ours(&found)
     }
 
-    async fn objects(&self) -> Result<&Arc<dyn Objects>, String> {
-        let opened = self.open().await.map_err(|error| format!("{error:#}"))?;
+    async fn objects(&self) -> Result<&Arc<dyn Objects>, StorageError> {
+        let opened = self.open().await.map_err(|error| {
+            StorageError::new(longhaul_objects::kind_of(&error), format!("{error:#}"))
+        })?;
         if let Location::Directory(dir) = &self.location
             && !dir.join(longhaul_base::dirs::STORE_FILE).exists()
         {
-            return Err(format!("{} is not there any more: is it mounted?", dir.display()));
+            let why = format!("{} is not there any more: is it mounted?", dir.display());
+            return Err(StorageError::unavailable(why));
         }
         Ok(&opened.objects)
     }
@@ -143,15 +148,15 @@ impl Objects for ReplicaObjects {
         self.objects().await.map_err(GetError::Failed)?.get(key, range).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.objects().await?.list(prefix).await
     }
 
-    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         self.objects().await?.list_after(prefix, after).await
     }
 
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         self.objects().await?.delete(key).await
     }
 

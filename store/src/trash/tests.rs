@@ -43,26 +43,26 @@ impl Objects for Dying {
     async fn put(&self, key: &str, data: Vec<Bytes>) -> Result<(), PutError> {
         let (effect, answer) = self.change();
         let result = if effect { self.objects.put(key, data).await } else { Ok(()) };
-        if answer { result } else { Err(PutError::Failed("dead".into())) }
+        if answer { result } else { Err(PutError::Failed(StorageError::unavailable("dead"))) }
     }
     async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Bytes, GetError> {
         if self.is_dead() {
-            return Err(GetError::Failed("dead".into()));
+            return Err(GetError::Failed(StorageError::unavailable("dead")));
         }
         self.objects.get(key, range).await
     }
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, String> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, StorageError> {
         if self.is_dead() {
-            return Err("dead".into());
+            return Err(StorageError::unavailable("dead"));
         }
         self.objects.list(prefix).await
     }
-    async fn delete(&self, key: &str) -> Result<(), String> {
+    async fn delete(&self, key: &str) -> Result<(), StorageError> {
         let (effect, answer) = self.change();
         if effect {
             self.objects.delete(key).await?;
         }
-        if answer { Ok(()) } else { Err("dead".into()) }
+        if answer { Ok(()) } else { Err(StorageError::unavailable("dead")) }
     }
 }
 

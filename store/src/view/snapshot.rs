@@ -7,7 +7,8 @@ use longhaul_core::store::map::pages::Pages;
 use longhaul_core::store::throttle::{Rates, Totals, Waiting};
 use longhaul_core::wire::link::VolumeInfo;
 use longhaul_link::transport::Statistics;
-use longhaul_objects::{CacheReport, GetError, ObjectResult, PutError, Usage};
+use longhaul_objects::{CacheReport, ObjectResult, StorageError, StorageErrorKind, Usage};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ pub struct VolumeState {
     /// Why it is unusable.
     pub failed: Option<String>,
     /// An operation on its objects that fails again and again.
-    pub retrying: Option<String>,
+    pub retrying: Option<StorageError>,
 }
 
 /// A tenant that has limits on what it does, at a moment.
@@ -116,8 +117,8 @@ pub struct Counts {
     pub lists: u64,
     /// Objects deleted.
     pub deletes: u64,
-    /// Operations on objects that failed.
-    pub failures: u64,
+    /// Operations on objects that failed, by the kind of the failure.
+    pub failures: BTreeMap<StorageErrorKind, u64>,
     /// Volumes taken from a store that did not answer.
     pub failovers: u64,
     /// Volumes taken from a store that let go of them.
@@ -222,6 +223,9 @@ impl MapMemory {
 impl Counts {
     /// Counts an operation of an engine on an object. `bytes` are those of a new object.
     pub fn add(&mut self, result: &ObjectResult, bytes: u64, took: Duration) {
+        if let Some(kind) = result.failure() {
+            *self.failures.entry(kind).or_default() += 1;
+        }
         match result {
             ObjectResult::Put(Ok(())) => {
                 self.puts += 1;
@@ -235,12 +239,10 @@ impl Counts {
             }
             ObjectResult::List(Ok(_)) => self.lists += 1,
             ObjectResult::Delete(Ok(())) => self.deletes += 1,
-            ObjectResult::Put(Err(PutError::Failed(_)))
-            | ObjectResult::Get(Err(GetError::Failed(_) | GetError::Damaged(_)))
+            ObjectResult::Put(Err(_))
+            | ObjectResult::Get(Err(_))
             | ObjectResult::List(Err(_))
-            | ObjectResult::Delete(Err(_)) => self.failures += 1,
-            ObjectResult::Put(Err(PutError::Exists))
-            | ObjectResult::Get(Err(GetError::NotFound)) => {}
+            | ObjectResult::Delete(Err(_)) => {}
         }
     }
 }

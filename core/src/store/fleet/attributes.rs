@@ -141,7 +141,7 @@ impl SetAttribute {
         match facts.put(&key, self.data.clone())? {
             Ok(()) => Ok(true),
             Err(PutError::Exists) => Ok(false),
-            Err(PutError::Failed(error)) => Err(VolumeError::Store(error).into()),
+            Err(PutError::Failed(error)) => Err(VolumeError::from(error).into()),
         }
     }
 
@@ -169,7 +169,7 @@ fn number_after(values: &[(Epoch, u64)], epoch: Epoch) -> Result<u64, VolumeErro
 
 fn values(facts: &mut Facts<'_>, volume: VolumeId, name: &str) -> Result<Vec<(Epoch, u64)>, Halt> {
     let prefix = catalog::attribute_prefix(volume, name);
-    let list = facts.list(&prefix)?.map_err(VolumeError::Store)?;
+    let list = facts.list(&prefix)?.map_err(VolumeError::from)?;
     let parsed = list.iter().filter_map(|meta| catalog::parse_attribute_key(&prefix, &meta.key));
     let mut values: Vec<(Epoch, u64)> = parsed.collect();
     values.sort_unstable();

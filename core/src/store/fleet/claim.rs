@@ -6,7 +6,7 @@ use crate::block::VolumeId;
 use crate::store::VolumeSpec;
 use crate::store::catalog::{self, parse_number};
 use crate::store::lease::{self, Lease, Step};
-use crate::store::object::{GetError, PutError};
+use crate::store::object::{GetError, PutError, StorageError};
 use crate::wire::link::{
     AttachError, HostId, KeyId, StoreId, StoreOperation, StoreReply, VolumeError,
 };
@@ -106,7 +106,7 @@ impl Procedure for Claim {
 }
 
 impl Claim {
-    fn attempt(&self, facts: &mut Facts<'_>) -> Result<Option<ClaimOutcome>, Halt<String>> {
+    fn attempt(&self, facts: &mut Facts<'_>) -> Result<Option<ClaimOutcome>, Halt<StorageError>> {
         let Claim { me, spec, purpose } = self;
         let (numbers, newest) = newest_and_older(facts, spec.id)?;
         let number = numbers.last().copied().unwrap_or_default();
@@ -145,7 +145,9 @@ impl Claim {
                         return Ok(Some(ClaimOutcome::Refused(error)));
                     }
                     (Some(Ok(_)), _) => LeaseSource::Handed,
-                    (Some(Err(error)), _) => return Err(Halt::Failed(error.to_string())),
+                    (Some(Err(error)), _) => {
+                        return Err(Halt::Failed(StorageError::unavailable(error.to_string())));
+                    }
                 }
             }
             _ => LeaseSource::Nobody,
@@ -160,7 +162,7 @@ impl Claim {
         facts: &mut Facts<'_>,
         numbers: &[u64],
         taken: LeaseSource,
-    ) -> Result<Option<ClaimOutcome>, Halt<String>> {
+    ) -> Result<Option<ClaimOutcome>, Halt<StorageError>> {
         let next = numbers.last().map_or(1, |number| number.saturating_add(1));
         if !put(facts, self.spec.id, next, &self.me.lease())? {
             return Ok(None);
@@ -178,7 +180,7 @@ impl Claim {
         facts: &mut Facts<'_>,
         number: u64,
         taken: Option<LeaseSource>,
-    ) -> Result<Option<ClaimOutcome>, Halt<String>> {
+    ) -> Result<Option<ClaimOutcome>, Halt<StorageError>> {
         if has_name(facts, &self.spec)? {
             return Ok(Some(ClaimOutcome::Mine { number, taken }));
         }
@@ -193,7 +195,7 @@ fn put(
     volume: VolumeId,
     number: u64,
     lease: &Lease,
-) -> Result<bool, Halt<String>> {
+) -> Result<bool, Halt<StorageError>> {
     let key = lease::key(volume, number);
     let text = Bytes::from(lease.encode());
     match facts.put(&key, text.clone())? {
@@ -233,7 +235,7 @@ enum Newest {
 }
 
 /// The newest lease of a volume and its number, 0 if there is none.
-fn newest(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(u64, Newest), Halt<String>> {
+fn newest(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(u64, Newest), Halt<StorageError>> {
     let (numbers, newest) = newest_and_older(facts, volume)?;
     Ok((numbers.last().copied().unwrap_or_default(), newest))
 }
@@ -242,7 +244,7 @@ fn newest(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(u64, Newest), Halt
 fn newest_and_older(
     facts: &mut Facts<'_>,
     volume: VolumeId,
-) -> Result<(Vec<u64>, Newest), Halt<String>> {
+) -> Result<(Vec<u64>, Newest), Halt<StorageError>> {
     let prefix = lease::prefix(volume);
     let list = facts.list(&prefix)?.map_err(Halt::Failed)?;
     let mut numbers: Vec<u64> =
@@ -257,14 +259,15 @@ fn newest_and_older(
         }
         Err(GetError::Damaged(reason)) => Ok((numbers, Newest::Damaged(reason))),
         Err(GetError::NotFound) => {
-            Err(Halt::Failed(format!("the list has {key}, but the object is missing")))
+            let why = format!("the list has {key}, but the object is missing");
+            Err(Halt::Failed(StorageError::unavailable(why)))
         }
         Err(GetError::Failed(error)) => Err(Halt::Failed(error)),
     }
 }
 
 /// Whether a volume still has its name.
-fn has_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool, Halt<String>> {
+fn has_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool, Halt<StorageError>> {
     let key = catalog::name_key(&spec.name);
     match facts.get(&key)? {
         Ok(bytes) => Ok(catalog::decode_spec(&key, &bytes).is_ok_and(|there| there.id == spec.id)),
@@ -280,7 +283,7 @@ fn has_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool, Halt<Strin
 pub struct FindHolder(pub VolumeId);
 
 impl Procedure for FindHolder {
-    type Outcome = Result<Option<(StoreId, Vec<String>)>, String>;
+    type Outcome = Result<Option<(StoreId, Vec<String>)>, StorageError>;
 
     fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
         let newest = Halt::caught(newest(facts, self.0))?;

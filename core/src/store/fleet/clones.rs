@@ -89,7 +89,7 @@ impl CloneVolume {
         let mut fresh = true;
         // An earlier attempt may have given the clone its name.
         let there = Halt::caught(listing::entry(facts, &name_key(&self.name)))?;
-        let there = there.map_err(VolumeError::Store)?;
+        let there = there.map_err(VolumeError::from)?;
         let named = match there.filter(|there| there.spec.id == self.id) {
             Some(there) => {
                 (entry, fresh) = (there, false);

@@ -4,6 +4,7 @@ use super::records::{decoded, known};
 use super::{Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, names};
 use crate::block::VolumeId;
 use crate::store::VolumeSpec;
+use crate::store::object::StorageError;
 use crate::store::trash::{self, Decision};
 use crate::wire::link::{DeletedInfo, MAX_DELETED_LISTED, VolumeError};
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 pub struct FindRecords;
 
 impl Procedure for FindRecords {
-    type Outcome = Result<BTreeMap<VolumeId, u64>, String>;
+    type Outcome = Result<BTreeMap<VolumeId, u64>, StorageError>;
 
     fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
         known(facts)
@@ -45,7 +46,7 @@ pub(super) fn list(
     grace: u64,
     wanted: &dyn Fn(&VolumeSpec) -> bool,
 ) -> Result<(Vec<DeletedInfo>, bool), Halt> {
-    let all = known(facts)?.map_err(VolumeError::Store)?;
+    let all = known(facts)?.map_err(VolumeError::from)?;
     let mut keys = all.into_iter().filter(|(volume, _)| *volume > after);
     let mut found = Vec::new();
     loop {
@@ -59,7 +60,7 @@ pub(super) fn list(
             return Ok((found, false));
         }
         let names: Vec<String> = some.iter().map(|(_, key)| key.clone()).collect();
-        let read = facts.get_all(&names, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
+        let read = facts.get_all(&names, READ_AT_ONCE)?.map_err(VolumeError::from)?;
         let mut records = Vec::new();
         for ((volume, key), read) in some.into_iter().zip(read) {
             match decoded(&key, read) {

@@ -8,7 +8,7 @@ use super::{DELETE_AT_ONCE, Facts, Halt, Known, Note, Procedure, READ_AT_ONCE, r
 use crate::block::VolumeId;
 use crate::store::VolumeSpec;
 use crate::store::catalog::{self, VOLUMES_PREFIX, parse_number};
-use crate::store::object::{GetError, ObjectMeta};
+use crate::store::object::{GetError, ObjectMeta, StorageError, StorageErrorKind};
 use crate::wire::link::{StoredBytes, VolumeError};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +65,7 @@ impl Default for ReadCatalog {
 }
 
 impl Procedure for ReadCatalog {
-    type Outcome = Result<Catalog, String>;
+    type Outcome = Result<Catalog, StorageError>;
 
     fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
         Halt::caught(entries(facts, &self.prefix))
@@ -76,19 +76,19 @@ impl Procedure for ReadCatalog {
 ///
 /// # Errors
 /// If the store cannot read them. A damaged description costs its own volume, and no other.
-pub(super) fn entries(facts: &mut Facts<'_>, prefix: &str) -> Result<Catalog, Halt<String>> {
+pub(super) fn entries(facts: &mut Facts<'_>, prefix: &str) -> Result<Catalog, Halt<StorageError>> {
     let list = facts.list(prefix)?.map_err(unreadable)?;
     look_at(facts, list.iter().map(|meta| meta.key.clone()))
 }
 
-fn unreadable(error: impl std::fmt::Display) -> Halt<String> {
-    Halt::Failed(format!("cannot read the catalog: {error}"))
+fn unreadable(error: impl Into<StorageError>) -> Halt<StorageError> {
+    Halt::Failed(error.into().context("cannot read the catalog"))
 }
 
 fn look_at(
     facts: &mut Facts<'_>,
     keys: impl Iterator<Item = String>,
-) -> Result<Catalog, Halt<String>> {
+) -> Result<Catalog, Halt<StorageError>> {
     // Any other object there names nothing.
     let keys: Vec<String> = keys.filter(|key| catalog::name_of_key(key).is_some()).collect();
     let mut found = Catalog::default();
@@ -113,16 +113,21 @@ fn look_at(
 pub(super) fn entry(
     facts: &mut Facts<'_>,
     key: &str,
-) -> Result<Option<CatalogEntry>, Halt<String>> {
+) -> Result<Option<CatalogEntry>, Halt<StorageError>> {
     match look(facts, &[key.to_owned()])?.pop() {
         Some((_, Looked::Entry(entry))) => Ok(Some(entry)),
-        Some((_, Looked::Damaged(reason))) => Err(Halt::Failed(reason)),
+        Some((_, Looked::Damaged(reason))) => {
+            Err(Halt::Failed(StorageError::new(StorageErrorKind::Damaged, reason)))
+        }
         None => Ok(None),
     }
 }
 
 /// The meaning of the objects of these keys, without missing objects.
-fn look(facts: &mut Facts<'_>, keys: &[String]) -> Result<Vec<(String, Looked)>, Halt<String>> {
+fn look(
+    facts: &mut Facts<'_>,
+    keys: &[String],
+) -> Result<Vec<(String, Looked)>, Halt<StorageError>> {
     let read = facts.get_all(keys, READ_AT_ONCE)?.map_err(unreadable)?;
     let (mut specs, mut found) = (Vec::new(), Vec::new());
     for (key, read) in keys.iter().zip(read) {
@@ -159,7 +164,10 @@ fn described(
 }
 
 /// The sizes of volumes, as noted beside their logs.
-fn sizes(facts: &mut Facts<'_>, specs: &[(String, VolumeSpec)]) -> Result<Vec<u64>, Halt<String>> {
+fn sizes(
+    facts: &mut Facts<'_>,
+    specs: &[(String, VolumeSpec)],
+) -> Result<Vec<u64>, Halt<StorageError>> {
     let prefixes: Vec<String> =
         specs.iter().map(|(_, spec)| catalog::size_prefix(spec.id)).collect();
     let lists = facts.list_all(&prefixes, READ_AT_ONCE)?.map_err(unreadable)?;
@@ -218,7 +226,7 @@ pub struct FindChanges {
 }
 
 impl Procedure for FindChanges {
-    type Outcome = Result<CatalogChanges, String>;
+    type Outcome = Result<CatalogChanges, StorageError>;
 
     fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
         Halt::caught(self.find(facts))
@@ -226,7 +234,7 @@ impl Procedure for FindChanges {
 }
 
 impl FindChanges {
-    fn find(&self, facts: &mut Facts<'_>) -> Result<CatalogChanges, Halt<String>> {
+    fn find(&self, facts: &mut Facts<'_>) -> Result<CatalogChanges, Halt<StorageError>> {
         let list = facts.list(VOLUMES_PREFIX)?.map_err(unreadable)?;
         let mut missing: BTreeMap<String, &VolumeSpec> =
             self.known.iter().map(|spec| (catalog::name_key(&spec.name), spec)).collect();
@@ -287,7 +295,7 @@ impl Procedure for FindStored {
         let volume = self.0;
         let list = match facts.list(&catalog::volume_prefix(volume))? {
             Ok(list) => list,
-            Err(error) => return Ok(Err(VolumeError::Store(error))),
+            Err(error) => return Ok(Err(error.into())),
         };
         let mut stored = StoredBytes::default();
         let segments = [catalog::segment_prefix(volume), catalog::bundle_prefix(volume)];
@@ -312,8 +320,8 @@ impl Procedure for FindStored {
 /// # Errors
 /// If some of it stays.
 pub(super) fn remove_data(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(), Halt> {
-    let list = facts.list(&catalog::volume_prefix(volume))?.map_err(VolumeError::Store)?;
+    let list = facts.list(&catalog::volume_prefix(volume))?.map_err(VolumeError::from)?;
     let keys = list.iter().map(|meta| meta.key.clone()).collect();
-    facts.delete_all(keys, DELETE_AT_ONCE)?.map_err(VolumeError::Store)?;
+    facts.delete_all(keys, DELETE_AT_ONCE)?.map_err(VolumeError::from)?;
     Ok(())
 }

@@ -7,7 +7,7 @@
 
 use super::{Facts, Halt, Known, Note, Procedure, READ_AT_ONCE};
 use crate::store::catalog::{ACCEPTED_PREFIX, parse_number};
-use crate::store::object::{GetError, PutError};
+use crate::store::object::{GetError, PutError, StorageError};
 use crate::wire::link::StoreId;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -53,16 +53,16 @@ pub fn accepted_key(number: u64) -> String {
 pub struct FindStores;
 
 impl Procedure for FindStores {
-    type Outcome = Result<BTreeMap<StoreId, Registered>, String>;
+    type Outcome = Result<BTreeMap<StoreId, Registered>, StorageError>;
 
     fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
         Halt::caught(find(facts))
     }
 }
 
-fn find(facts: &mut Facts<'_>) -> Result<BTreeMap<StoreId, Registered>, Halt<String>> {
+fn find(facts: &mut Facts<'_>) -> Result<BTreeMap<StoreId, Registered>, Halt<StorageError>> {
     let list = facts.list(STORES_PREFIX)?;
-    let list = list.map_err(|error| Halt::Failed(format!("cannot list the stores: {error}")))?;
+    let list = list.map_err(|error| Halt::Failed(error.context("cannot list the stores")))?;
     let mut newest: BTreeMap<StoreId, u64> = BTreeMap::new();
     for meta in list {
         let rest = meta.key.strip_prefix(STORES_PREFIX).and_then(|rest| rest.split_once('/'));
@@ -73,7 +73,7 @@ fn find(facts: &mut Facts<'_>) -> Result<BTreeMap<StoreId, Registered>, Halt<Str
     }
     let keys: Vec<String> = newest.iter().map(|(id, number)| store_key(*id, *number)).collect();
     let read = facts.get_all(&keys, READ_AT_ONCE)?;
-    let read = read.map_err(|error| Halt::Failed(format!("cannot read the stores: {error}")))?;
+    let read = read.map_err(|error| Halt::Failed(error.context("cannot read the stores")))?;
     let mut found = BTreeMap::new();
     for (((id, number), key), read) in newest.into_iter().zip(keys).zip(read) {
         let bytes = match read {
@@ -120,7 +120,7 @@ pub struct Register {
 }
 
 impl Procedure for Register {
-    type Outcome = Result<(), String>;
+    type Outcome = Result<(), StorageError>;
 
     fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
         let Register { before, id, addresses, ca, software } = self;
@@ -149,7 +149,7 @@ impl Procedure for Register {
                     number = number.saturating_add(1);
                 }
                 Err(PutError::Failed(error)) => {
-                    return Ok(Err(format!("cannot write {key}: {error}")));
+                    return Ok(Err(error.context(format_args!("cannot write {key}"))));
                 }
             }
         }
@@ -165,13 +165,13 @@ impl Procedure for Register {
 pub struct ForgetStores(pub Vec<(StoreId, Registered)>);
 
 impl Procedure for ForgetStores {
-    type Outcome = Result<(), String>;
+    type Outcome = Result<(), StorageError>;
 
     fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
         for (id, registered) in &self.0 {
             let key = store_key(*id, registered.number);
             if let Err(error) = facts.delete(&key)? {
-                return Ok(Err(format!("cannot delete {key}: {error}")));
+                return Ok(Err(error.context(format_args!("cannot delete {key}"))));
             }
         }
         Ok(Ok(()))
@@ -186,7 +186,7 @@ pub enum AcceptedError {
     Damaged(String),
     /// The store cannot read the objects.
     #[error("{0}")]
-    Failed(String),
+    Failed(StorageError),
 }
 
 /// Finds the newest list of accepted credentials, and its number; nothing if no store has written
@@ -201,8 +201,8 @@ impl Procedure for FindAccepted {
         let list = match facts.list(ACCEPTED_PREFIX)? {
             Ok(list) => list,
             Err(error) => {
-                let why = format!("cannot list the accepted credentials: {error}");
-                return Ok(Err(AcceptedError::Failed(why)));
+                let error = error.context("cannot list the accepted credentials");
+                return Ok(Err(AcceptedError::Failed(error)));
             }
         };
         let numbers = list.iter().filter_map(|meta| parse_number(ACCEPTED_PREFIX, &meta.key));
@@ -211,7 +211,10 @@ impl Procedure for FindAccepted {
         Ok(match facts.get(&key)? {
             Ok(bytes) => Ok(Some((number, bytes))),
             Err(GetError::Damaged(reason)) => Err(AcceptedError::Damaged(reason)),
-            Err(error) => Err(AcceptedError::Failed(format!("cannot read {key}: {error}"))),
+            Err(error) => {
+                let error = StorageError::from(error).context(format_args!("cannot read {key}"));
+                Err(AcceptedError::Failed(error))
+            }
         })
     }
 }
@@ -227,14 +230,14 @@ pub struct PublishAccepted {
 }
 
 impl Procedure for PublishAccepted {
-    type Outcome = Result<(), String>;
+    type Outcome = Result<(), StorageError>;
 
     fn decide(&self, facts: &mut Facts<'_>) -> Known<Self::Outcome> {
         let key = accepted_key(self.number);
         match facts.put(&key, self.text.clone())? {
             Ok(()) | Err(PutError::Exists) => {}
             Err(PutError::Failed(error)) => {
-                return Ok(Err(format!("cannot write {key}: {error}")));
+                return Ok(Err(error.context(format_args!("cannot write {key}"))));
             }
         }
         for meta in facts.list(ACCEPTED_PREFIX)?.unwrap_or_default() {

@@ -68,7 +68,7 @@ pub(super) fn put_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<(), H
     }
     match result {
         Ok(()) => Ok(()),
-        Err(PutError::Failed(error)) => Err(VolumeError::Store(error).into()),
+        Err(PutError::Failed(error)) => Err(VolumeError::from(error).into()),
         // If the answer to a put got lost, this store's own object is there. The description
         // tells.
         Err(PutError::Exists) => match Halt::caught(entry(facts, &key))? {
@@ -105,7 +105,7 @@ pub(super) fn named_all(
     names: &[&str],
 ) -> Result<Vec<Option<VolumeSpec>>, Halt> {
     let keys: Vec<String> = names.iter().map(|name| catalog::name_key(name)).collect();
-    let read = facts.get_all(&keys, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
+    let read = facts.get_all(&keys, READ_AT_ONCE)?.map_err(VolumeError::from)?;
     let mut found = Vec::with_capacity(keys.len());
     for (key, read) in keys.iter().zip(read) {
         found.push(match read {
@@ -140,7 +140,7 @@ pub(super) fn delete_name(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<()
             Err(GetError::NotFound) => {
                 facts.note(Note::Warning(format!("deleting {key}: {error}; it is gone")));
             }
-            _ => return Err(VolumeError::Store(error).into()),
+            _ => return Err(VolumeError::from(error).into()),
         }
     }
     Ok(())
@@ -162,9 +162,9 @@ pub(super) fn sound_and_damaged(
     facts: &mut Facts<'_>,
     prefix: &str,
 ) -> Result<(Vec<VolumeSpec>, Vec<String>), Halt> {
-    let list = facts.list(prefix)?.map_err(VolumeError::Store)?;
+    let list = facts.list(prefix)?.map_err(VolumeError::from)?;
     let keys: Vec<String> = list.iter().map(|meta| meta.key.clone()).collect();
-    let read = facts.get_all(&keys, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
+    let read = facts.get_all(&keys, READ_AT_ONCE)?.map_err(VolumeError::from)?;
     let (mut sound, mut damaged) = (Vec::new(), Vec::new());
     for (key, read) in keys.into_iter().zip(read) {
         match read {

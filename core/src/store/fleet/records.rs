@@ -2,14 +2,14 @@
 
 use super::{ATTEMPTS, Facts, Halt, Known, Note, failed, invalid};
 use crate::block::VolumeId;
-use crate::store::object::{GetError, ObjectMeta, PutError};
+use crate::store::object::{GetError, ObjectMeta, PutError, StorageError};
 use crate::store::trash::{self, Record, TRASH_PREFIX};
 use crate::wire::link::VolumeError;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
 /// The volumes with records, whatever their content, and the number of the newest record of each.
-pub(super) fn known(facts: &mut Facts<'_>) -> Known<Result<BTreeMap<VolumeId, u64>, String>> {
+pub(super) fn known(facts: &mut Facts<'_>) -> Known<Result<BTreeMap<VolumeId, u64>, StorageError>> {
     Ok(facts.list(TRASH_PREFIX)?.map(newest_of))
 }
 
@@ -74,7 +74,7 @@ pub(super) fn decide(
     }
     match result {
         Ok(()) => {}
-        Err(PutError::Failed(error)) => return Err(VolumeError::Store(error).into()),
+        Err(PutError::Failed(error)) => return Err(VolumeError::from(error).into()),
         // If the answer to a put got lost, this store's own record is there.
         Err(PutError::Exists) => match facts.get(&key)? {
             Ok(there) if there == data => {}

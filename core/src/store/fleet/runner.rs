@@ -1,7 +1,9 @@
 //! Runs a [`Procedure`] from result to result.
 
 use crate::block::VolumeId;
-use crate::store::object::{Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+use crate::store::object::{
+    Copies, GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, StorageError,
+};
 use crate::wire::link::{
     SnapshotOperation, SnapshotReply, StoreId, StoreOperation, StoreReply, VolumeError,
 };
@@ -194,7 +196,7 @@ impl<'a> Facts<'a> {
         let operation = ObjectOperation::Put { key: key.to_owned(), data: vec![data] };
         Ok(match self.ask(Effect::Object(operation))? {
             EffectResult::Object(ObjectResult::Put(result)) => result.clone(),
-            _ => Err(PutError::Failed(MISFIT.into())),
+            _ => Err(PutError::Failed(misfit())),
         })
     }
 
@@ -205,7 +207,7 @@ impl<'a> Facts<'a> {
     pub fn get(&mut self, key: &str) -> Known<Result<Bytes, GetError>> {
         Ok(match self.ask(Effect::Object(get(key)))? {
             EffectResult::Object(ObjectResult::Get(result)) => result.clone(),
-            _ => Err(GetError::Failed(MISFIT.into())),
+            _ => Err(GetError::Failed(misfit())),
         })
     }
 
@@ -213,12 +215,12 @@ impl<'a> Facts<'a> {
     ///
     /// # Errors
     /// As for [`Facts::put`].
-    pub fn list(&mut self, prefix: &str) -> Known<Result<&'a [ObjectMeta], String>> {
+    pub fn list(&mut self, prefix: &str) -> Known<Result<&'a [ObjectMeta], StorageError>> {
         let effect = Effect::Object(ObjectOperation::List { prefix: prefix.to_owned() });
         Ok(match self.ask(effect)? {
             EffectResult::Object(ObjectResult::List(Ok(list))) => Ok(list.as_slice()),
             EffectResult::Object(ObjectResult::List(Err(error))) => Err(error.clone()),
-            _ => Err(MISFIT.into()),
+            _ => Err(misfit()),
         })
     }
 
@@ -226,11 +228,11 @@ impl<'a> Facts<'a> {
     ///
     /// # Errors
     /// As for [`Facts::put`].
-    pub fn delete(&mut self, key: &str) -> Known<Result<(), String>> {
+    pub fn delete(&mut self, key: &str) -> Known<Result<(), StorageError>> {
         let operation = ObjectOperation::Delete { key: key.to_owned() };
         Ok(match self.ask(Effect::Object(operation))? {
             EffectResult::Object(ObjectResult::Delete(result)) => result.clone(),
-            _ => Err(MISFIT.into()),
+            _ => Err(misfit()),
         })
     }
 
@@ -253,7 +255,7 @@ impl<'a> Facts<'a> {
         &mut self,
         keys: &[String],
         at_once: usize,
-    ) -> Known<Result<Vec<Result<Bytes, GetError>>, String>> {
+    ) -> Known<Result<Vec<Result<Bytes, GetError>>, StorageError>> {
         let operations: Vec<_> = keys.iter().map(|key| get(key)).collect();
         let results = self.objects(operations, at_once)?;
         let mut found = Vec::with_capacity(keys.len());
@@ -261,10 +263,10 @@ impl<'a> Facts<'a> {
             match result {
                 ObjectResult::Get(Err(GetError::Failed(error))) => return Ok(Err(error.clone())),
                 ObjectResult::Get(result) => found.push(result.clone()),
-                _ => return Ok(Err(MISFIT.into())),
+                _ => return Ok(Err(misfit())),
             }
         }
-        Ok(if found.len() == keys.len() { Ok(found) } else { Err(MISFIT.into()) })
+        Ok(if found.len() == keys.len() { Ok(found) } else { Err(misfit()) })
     }
 
     /// Lists the objects of several prefixes; the results are in the order of `prefixes`.
@@ -275,7 +277,7 @@ impl<'a> Facts<'a> {
         &mut self,
         prefixes: &[String],
         at_once: usize,
-    ) -> Known<Result<Vec<&'a [ObjectMeta]>, String>> {
+    ) -> Known<Result<Vec<&'a [ObjectMeta]>, StorageError>> {
         let list = |prefix: &String| ObjectOperation::List { prefix: prefix.clone() };
         let results = self.objects(prefixes.iter().map(list).collect(), at_once)?;
         let mut found = Vec::with_capacity(prefixes.len());
@@ -283,17 +285,21 @@ impl<'a> Facts<'a> {
             match result {
                 ObjectResult::List(Ok(list)) => found.push(list.as_slice()),
                 ObjectResult::List(Err(error)) => return Ok(Err(error.clone())),
-                _ => return Ok(Err(MISFIT.into())),
+                _ => return Ok(Err(misfit())),
             }
         }
-        Ok(if found.len() == prefixes.len() { Ok(found) } else { Err(MISFIT.into()) })
+        Ok(if found.len() == prefixes.len() { Ok(found) } else { Err(misfit()) })
     }
 
     /// Deletes several objects.
     ///
     /// # Errors
     /// [`Unknown`]; inside, the first failure.
-    pub fn delete_all(&mut self, keys: Vec<String>, at_once: usize) -> Known<Result<(), String>> {
+    pub fn delete_all(
+        &mut self,
+        keys: Vec<String>,
+        at_once: usize,
+    ) -> Known<Result<(), StorageError>> {
         let asked = keys.len();
         let delete = |key| ObjectOperation::Delete { key };
         let results = self.objects(keys.into_iter().map(delete).collect(), at_once)?;
@@ -301,10 +307,10 @@ impl<'a> Facts<'a> {
             match result {
                 ObjectResult::Delete(Ok(())) => {}
                 ObjectResult::Delete(Err(error)) => return Ok(Err(error.clone())),
-                _ => return Ok(Err(MISFIT.into())),
+                _ => return Ok(Err(misfit())),
             }
         }
-        Ok(if results.len() == asked { Ok(()) } else { Err(MISFIT.into()) })
+        Ok(if results.len() == asked { Ok(()) } else { Err(misfit()) })
     }
 
     fn objects(
@@ -349,7 +355,7 @@ impl<'a> Facts<'a> {
     ) -> Known<Result<SnapshotReply, VolumeError>> {
         Ok(match self.ask(Effect::Engine { volume, operation })? {
             EffectResult::Engine(result) => result.clone(),
-            _ => Err(VolumeError::Store(MISFIT.into())),
+            _ => Err(VolumeError::from(misfit())),
         })
     }
 
@@ -363,7 +369,9 @@ impl<'a> Facts<'a> {
 }
 
 /// Reports a mistake of a driver.
-const MISFIT: &str = "the result of another operation has come";
+fn misfit() -> StorageError {
+    StorageError::unavailable("the result of another operation has come")
+}
 
 fn get(key: &str) -> ObjectOperation {
     ObjectOperation::Get { key: key.to_owned(), range: None, copies: Copies::Refused }

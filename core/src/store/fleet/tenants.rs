@@ -42,7 +42,7 @@ type Said = Result<Option<TenantLimits>, String>;
 /// Deleted tenants are among them.
 fn newest(facts: &mut Facts<'_>, prefix: &str) -> Result<BTreeMap<String, (u64, Said)>, Halt> {
     'again: for _ in 0..ATTEMPTS {
-        let list = facts.list(prefix)?.map_err(VolumeError::Store)?;
+        let list = facts.list(prefix)?.map_err(VolumeError::from)?;
         let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
         for (name, number) in list.iter().filter_map(|meta| tenant::parse_key(&meta.key)) {
             let newest = numbers.entry(name.to_owned()).or_default();
@@ -50,7 +50,7 @@ fn newest(facts: &mut Facts<'_>, prefix: &str) -> Result<BTreeMap<String, (u64, 
         }
         let keys: Vec<String> =
             numbers.iter().map(|(name, number)| tenant::key(name, *number)).collect();
-        let read = facts.get_all(&keys, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
+        let read = facts.get_all(&keys, READ_AT_ONCE)?.map_err(VolumeError::from)?;
         let mut found = BTreeMap::new();
         for (((name, number), key), read) in numbers.into_iter().zip(keys).zip(read) {
             let said = match read {
@@ -88,7 +88,7 @@ fn put(
     match facts.put(&tenant::key(name, number), data)? {
         Ok(()) => {}
         Err(PutError::Exists) => return Ok(None),
-        Err(PutError::Failed(error)) => return Err(VolumeError::Store(error).into()),
+        Err(PutError::Failed(error)) => return Err(VolumeError::from(error).into()),
     }
     for meta in facts.list(&tenant::prefix(name))?.unwrap_or_default() {
         if tenant::parse_key(&meta.key).is_some_and(|(_, other)| other < number) {
@@ -136,7 +136,7 @@ fn usage(
     prefix: &str,
     without: Option<VolumeId>,
 ) -> Result<BTreeMap<String, Usage>, Halt> {
-    let found = Halt::caught(entries(facts, prefix))?.map_err(VolumeError::Store)?;
+    let found = Halt::caught(entries(facts, prefix))?.map_err(VolumeError::from)?;
     let mut usage: BTreeMap<String, Usage> = BTreeMap::new();
     // The sizes of damaged volumes are unknown.
     for tenant in found.damaged.keys().filter_map(|name| tenant_of(name)) {
@@ -188,7 +188,7 @@ fn usage_with_deleted(facts: &mut Facts<'_>) -> Result<BTreeMap<String, Usage>, 
 /// The bytes of all objects of each of these volumes, in the order of `volumes`.
 fn stored_of(facts: &mut Facts<'_>, volumes: &[VolumeId]) -> Result<Vec<u64>, Halt> {
     let prefixes: Vec<String> = volumes.iter().map(|volume| volume_prefix(*volume)).collect();
-    let lists = facts.list_all(&prefixes, READ_AT_ONCE)?.map_err(VolumeError::Store)?;
+    let lists = facts.list_all(&prefixes, READ_AT_ONCE)?.map_err(VolumeError::from)?;
     Ok(lists.into_iter().map(|list| list.iter().map(|meta| meta.bytes).sum()).collect())
 }
 

@@ -12,7 +12,9 @@ use super::listing::{CatalogEntry, ReadCatalog};
 use super::tenants::{CreateVolume, OperateTenants};
 use super::*;
 use crate::block::VolumeId;
-use crate::store::object::{GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError};
+use crate::store::object::{
+    GetError, ObjectMeta, ObjectOperation, ObjectResult, PutError, StorageError,
+};
 use crate::store::{VolumeSpec, catalog, lease, tenant, trash};
 use crate::wire::link::{
     Parent, SnapshotOperation, SnapshotReply, StoreId, StoreOperation, StoreReply, TenantLimits,

@@ -274,9 +274,10 @@ impl Replica {
         }
         let error = match &result {
             ObjectResult::Put(Err(PutError::Failed(error)))
-            | ObjectResult::Get(Err(GetError::Failed(error) | GetError::Damaged(error)))
+            | ObjectResult::Get(Err(GetError::Failed(error)))
             | ObjectResult::List(Err(error))
-            | ObjectResult::Delete(Err(error)) => error.clone(),
+            | ObjectResult::Delete(Err(error)) => error.to_string(),
+            ObjectResult::Get(Err(GetError::Damaged(reason))) => reason.clone(),
             _ => {
                 self.trouble = None;
                 return self.finished(pending, result);

@@ -2,9 +2,9 @@
 //! events, the objects in the replica are usable at any moment.
 
 use super::*;
-use crate::store::ObjectMeta;
 use crate::store::catalog::{RootName, VolumeSpec};
 use crate::store::map::fragment::FragmentId;
+use crate::store::{ObjectMeta, StorageError};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -319,7 +319,7 @@ impl Rig {
             result = Some(self.effect(site, &operation));
             self.check();
         }
-        let error = || "no".to_owned();
+        let error = || StorageError::unavailable("no");
         let result = match result.filter(|_| !fails) {
             Some(result) => result,
             None => match operation {

@@ -8,6 +8,7 @@ use super::super::catalog;
 use super::super::event::Event;
 use super::super::object::{
     Copies, GetError, ObjectOperation, ObjectResult, OperationQueue, Pending, PutError,
+    StorageError,
 };
 use super::super::session::SessionId;
 use super::facts::Facts;
@@ -186,7 +187,9 @@ impl Outputs {
                         {
                             *key = facts.data_key(number);
                         }
-                        Err("the object store does not find it, but it existed".into())
+                        Err(StorageError::unavailable(
+                            "the object store does not find it, but it existed",
+                        ))
                     } else {
                         Ok(ObjectOutcome::NotFound)
                     }
@@ -202,7 +205,7 @@ impl Outputs {
             (_, ObjectResult::Put(Err(PutError::Failed(error))))
             | (_, ObjectResult::List(Err(error)) | ObjectResult::Delete(Err(error))) => Err(error),
             // The result belongs to another kind of operation: ask again.
-            _ => Err("the result is of another kind than the operation".to_owned()),
+            _ => Err(StorageError::unavailable("the result is of another kind than the operation")),
         };
         let key = pending.operation.key().to_owned();
         match outcome {
@@ -216,7 +219,7 @@ impl Outputs {
         facts: &Facts,
         pending: Pending<ObjectPurpose>,
         key: String,
-        error: String,
+        error: StorageError,
     ) -> Option<FinishedOperation> {
         // Neither an answer of a lagging copy alone, nor a failure of a moment.
         let stays = pending.missing == 2 || pending.missing == 0 && pending.failures == UNREADABLE;

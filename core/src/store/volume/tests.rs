@@ -12,7 +12,7 @@ use crate::store::map::lookup::{Answer, Lookup};
 use crate::store::map::pages::{Pages, SharedPages};
 use crate::store::map::table::Table;
 use crate::store::map::{Limits, Place};
-use crate::store::object::{GetError, ObjectMeta, PutError};
+use crate::store::object::{GetError, ObjectMeta, PutError, StorageError};
 use crate::store::{root, segment};
 use crate::wire::link;
 use crate::wire::link::{
@@ -66,7 +66,7 @@ pub(super) struct Objects(pub BTreeMap<String, Bytes>);
 
 impl Objects {
     pub fn execute(&mut self, operation: &ObjectOperation, fate: Fate) -> ObjectResult {
-        let failed = || "injected".to_owned();
+        let failed = || StorageError::unavailable("injected");
         match operation {
             ObjectOperation::Put { key, data } => {
                 if fate == Fate::FailsBefore {

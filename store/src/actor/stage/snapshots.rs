@@ -172,6 +172,6 @@ async fn note_location(
     match objects.put(&snapshot_key(id), vec![data]).await {
         // An earlier note says the same.
         Ok(()) | Err(PutError::Exists) => Ok(()),
-        Err(PutError::Failed(error)) => Err(VolumeError::Store(error)),
+        Err(PutError::Failed(error)) => Err(error.into()),
     }
 }

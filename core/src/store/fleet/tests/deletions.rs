@@ -234,7 +234,7 @@ fn records_go_from_the_first_on() {
             let delete = matches!(effect, Effect::Object(ObjectOperation::Delete { .. }));
             deletions += usize::from(delete);
             let result = if delete && first && deletions == 1 {
-                EffectResult::Object(ObjectResult::Delete(Err("away".into())))
+                EffectResult::Object(ObjectResult::Delete(Err(StorageError::unavailable("away"))))
             } else {
                 place.carry_out(effect)
             };

@@ -81,7 +81,9 @@ fn a_claim_is_not_served_before_it_is_known_that_there_is_a_name() {
             Effect::Object(ObjectOperation::Get { key, .. }) if *key == name && !failed => {
                 failed = true;
                 place.0.remove(&name);
-                EffectResult::Object(ObjectResult::Get(Err(GetError::Failed("away".into()))))
+                EffectResult::Object(ObjectResult::Get(Err(GetError::Failed(
+                    StorageError::unavailable("away"),
+                ))))
             }
             _ => place.carry_out(effect),
         };
@@ -101,7 +103,7 @@ fn leases_that_could_not_be_removed_go_with_later_ones() {
         while let Some(effect) = runner.poll_effect() {
             let delete = matches!(effect, Effect::Object(ObjectOperation::Delete { .. }));
             let result = if delete && process < 20 {
-                EffectResult::Object(ObjectResult::Delete(Err("away".into())))
+                EffectResult::Object(ObjectResult::Delete(Err(StorageError::unavailable("away"))))
             } else {
                 place.carry_out(effect)
             };
@@ -128,7 +130,7 @@ fn a_claim_whose_put_failed_and_was_done_removes_old_leases() {
             let put = matches!(effect, Effect::Object(ObjectOperation::Put { .. }));
             let mut result = place.carry_out(effect);
             if put {
-                let failed = PutError::Failed("away".into());
+                let failed = PutError::Failed(StorageError::unavailable("away"));
                 result = EffectResult::Object(ObjectResult::Put(Err(failed)));
             }
             runner.handle_result(NOW, result);

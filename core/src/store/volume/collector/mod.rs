@@ -28,7 +28,7 @@ use super::super::map::levels::Levels;
 use super::super::map::page::MapEntry;
 use super::super::map::table::Table;
 use super::super::map::tree::{self, Tree};
-use super::super::object::{Copies, ObjectMeta};
+use super::super::object::{Copies, ObjectMeta, StorageError};
 use super::super::segment::{self, HEADER_BYTES};
 use super::context::Context;
 use super::facts::Facts;
@@ -332,7 +332,8 @@ impl Collector {
         self.stop(cx.facts);
         self.paused = Some(cx.facts.now().after(PAUSE));
         self.count.recount();
-        cx.out.event(Event::Retry { key, error: error.to_owned(), failures: 1 });
+        let error = StorageError::unavailable(error);
+        cx.out.event(Event::Retry { key, error, failures: 1 });
     }
 
     /// Takes the result of a request.

@@ -22,7 +22,7 @@ use crate::store::map::levels::Levels;
 use crate::store::map::table::Table;
 use crate::store::map::tree::{self, Output, Tree};
 use crate::store::map::{self, Get};
-use crate::store::object::Copies;
+use crate::store::object::{Copies, StorageError, StorageErrorKind};
 use crate::store::root::{self, Pins};
 use crate::store::segment::{Segment, SegmentKind};
 use bytes::Bytes;
@@ -278,7 +278,7 @@ impl MapWriter {
     fn merge_damaged(&mut self, cx: &mut Context<'_>, damage: &map::Damage) {
         let failures = self.schedule.failed(cx.facts.now(), self.tree.is_flushing());
         let key = catalog::fragment_key(damage.fragment);
-        let error = damage.reason.to_string();
+        let error = StorageError::new(StorageErrorKind::Damaged, damage.reason.to_string());
         cx.out.event(Event::Retry { key, error, failures });
     }
 
