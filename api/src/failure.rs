@@ -4,6 +4,7 @@ use crate::queries::diff::NoSnapshot;
 use crate::types::{Problem, ProblemKind};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use longhaul_core::store::{StorageError, StorageErrorKind};
 use longhaul_core::wire::link::{SnapshotError, VolumeError};
 
 /// A failure of a request.
@@ -59,10 +60,26 @@ impl From<anyhow::Error> for Failure {
             Some(VolumeError::Fenced(_) | VolumeError::Changed | VolumeError::Snapshot(_)) => {
                 (StatusCode::CONFLICT, Kind::Conflict)
             }
-            None => (StatusCode::BAD_GATEWAY, Kind::Failed),
+            None => match storage_kind(&error) {
+                Some(StorageErrorKind::Full) => {
+                    (StatusCode::INSUFFICIENT_STORAGE, Kind::Unavailable)
+                }
+                Some(StorageErrorKind::Unavailable | StorageErrorKind::Denied) => {
+                    (StatusCode::SERVICE_UNAVAILABLE, Kind::Unavailable)
+                }
+                // A later attempt does not help.
+                Some(StorageErrorKind::Misconfigured | StorageErrorKind::Damaged) | None => {
+                    (StatusCode::BAD_GATEWAY, Kind::Failed)
+                }
+            },
         };
         Failure { status, kind, why }
     }
+}
+
+/// The kind of a failure of the object store among the causes; `None` if none of them is one.
+fn storage_kind(error: &anyhow::Error) -> Option<StorageErrorKind> {
+    error.chain().find_map(|cause| cause.downcast_ref::<StorageError>()).map(StorageError::kind)
 }
 
 impl IntoResponse for Failure {
@@ -97,6 +114,15 @@ mod tests {
             assert!(failure.why.starts_with("the store refused: "), "{failure:?}");
             assert_eq!(serde_json::to_string(&failure.kind).unwrap(), text);
             assert_eq!(serde_json::from_str::<ProblemKind>(text).unwrap(), failure.kind);
+        }
+        for (kind, status) in [
+            (StorageErrorKind::Unavailable, 503),
+            (StorageErrorKind::Denied, 503),
+            (StorageErrorKind::Full, 507),
+            (StorageErrorKind::Damaged, 502),
+        ] {
+            let error = anyhow::Error::new(StorageError::new(kind, "x")).context("it failed");
+            assert_eq!(Failure::from(error).status.as_u16(), status, "{kind:?}");
         }
         // Later stores may add kinds.
         let odd = r#"{"error": "x", "kind": "odd"}"#;
