@@ -19,7 +19,7 @@ MUTANTS ?=
 NAME ?=
 OLD ?=
 
-.PHONY: help demo test check docs book build sim sim-mutants fuzz fixture upgrade-test soak soak-engines bench bench-iscsi bench-store bench-map bench-isolation bench-encryption bench-cache lab iscsi-conformance deny
+.PHONY: help demo test check docs book build sim sim-mutants fuzz fixture upgrade-test soak soak-engines bench bench-iscsi bench-store bench-map bench-isolation bench-encryption bench-cache bench-objects lab iscsi-conformance deny
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,7 @@ check: docs ## The inner loop: format, documents, lints, unit tests, 100 seeds o
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path bench/cache/Cargo.toml --check
+	cargo fmt --manifest-path bench/objects/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo test --locked --workspace --lib --bins
 	cargo build --locked --workspace --bins
@@ -119,6 +120,9 @@ bench-encryption: ## Measure an encrypted volume beside a plain one, over NBD; s
 
 bench-cache: ## Measure the read cache against foyer (DIR=where the files go); some two minutes
 	cargo run --locked --release --manifest-path bench/cache/Cargo.toml --target-dir target/bench-cache -- $(DIR)
+
+bench-objects: ## Measure objects on a file system against object_store's (DIR=where the files go); one minute
+	cargo run --locked --release --manifest-path bench/objects/Cargo.toml --target-dir target/bench-objects -- $(DIR)
 
 lab: ## Run the laboratory's scenarios, as root (LAB='cold-read drain' for some, LAB_ARGS='--rounds 1 --assert')
 	@scripts/packages lab
