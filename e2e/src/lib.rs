@@ -47,6 +47,16 @@ use std::io::Write;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+/// Content that names its place. Both numbers are of bytes, and multiples of 8.
+#[must_use]
+pub fn content(offset: u64, bytes: u64) -> Vec<u8> {
+    let mut content = vec![0; bytes as usize];
+    for (word, place) in (offset / 8..).zip(content.chunks_exact_mut(8)) {
+        place.copy_from_slice(&(word * 0x9e37_79b9 + 1).to_le_bytes());
+    }
+    content
+}
+
 /// From now on says why a test fails at the moment it does. The test runner shows it at the end of
 /// a run of many minutes. A reader who watches, or has a cut log, never sees that.
 pub fn say_failures_at_once() {

@@ -198,17 +198,20 @@ impl History {
 
 /// The content of a block from `stamp`.
 fn content(block: usize, stamp: Stamp) -> Vec<u8> {
-    if stamp == 0 {
-        return vec![0; BLOCK];
-    }
-    let mut bytes = Vec::with_capacity(BLOCK);
-    bytes.extend((block as u64).to_le_bytes());
-    bytes.extend(stamp.to_le_bytes());
-    let mut rng = Rng::with_seed(stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block as u64);
-    while bytes.len() < BLOCK {
-        bytes.extend(rng.u64(..).to_le_bytes());
-    }
+    let mut bytes = vec![0; BLOCK];
+    fill(block, stamp, &mut bytes);
     bytes
+}
+
+/// Puts the content of a block from `stamp` into zeroes.
+fn fill(block: usize, stamp: Stamp, bytes: &mut [u8]) {
+    if stamp == 0 {
+        return;
+    }
+    let mut rng = Rng::with_seed(stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block as u64);
+    rng.fill(bytes);
+    bytes[..8].copy_from_slice(&(block as u64).to_le_bytes());
+    bytes[8..16].copy_from_slice(&stamp.to_le_bytes());
 }
 
 fn read_stamp(block: usize, bytes: &[u8]) -> std::result::Result<Stamp, String> {
@@ -388,10 +391,13 @@ impl<'a> Workload<'a> {
         // connection breaks now.
         let stamp = self.history.change(blocks.clone(), zeroes);
         let count = self.history.len();
-        let data: Vec<u8> = match zeroes {
-            true => Vec::new(),
-            false => blocks.clone().flat_map(|block| content(block, stamp)).collect(),
-        };
+        let mut data = Vec::new();
+        if !zeroes {
+            data.resize(length as usize, 0);
+            for (block, bytes) in blocks.clone().zip(data.chunks_exact_mut(BLOCK)) {
+                fill(block, stamp, bytes);
+            }
+        }
         let command = match (zeroes, self.rng.bool()) {
             (false, _) => Command::Write,
             (true, false) => Command::Zero,

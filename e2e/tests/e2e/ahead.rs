@@ -3,17 +3,10 @@
 use longhaul_e2e::client::Client;
 use longhaul_e2e::process::{LIMIT, longhaul, run};
 use longhaul_e2e::site::{Host, Relay, Site};
-use longhaul_e2e::wait_for;
+use longhaul_e2e::{content, wait_for};
 
 const MIB: u64 = 16;
 const READ: u64 = 8192;
-
-/// Content that names its place.
-fn content(offset: u64, bytes: u64) -> Vec<u8> {
-    (offset / 8..(offset + bytes) / 8)
-        .flat_map(|word| (word * 0x9e37_79b9 + 1).to_le_bytes())
-        .collect()
-}
 
 /// A volume with content at the store, and a host that has nothing of it, behind 5 ms of line.
 fn cold() -> (Site, Relay, Host) {

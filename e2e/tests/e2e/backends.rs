@@ -4,19 +4,12 @@ use longhaul_e2e::client::Client;
 use longhaul_e2e::process::{LIMIT, command, longhaul, run, run_within};
 use longhaul_e2e::site::{Host, Site, http_get, temp_dir};
 use longhaul_e2e::stamp::{History, Shape, Workload};
-use longhaul_e2e::wait_for;
+use longhaul_e2e::{content, wait_for};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-
-/// Content that names its place.
-fn content(offset: u64, bytes: u64) -> Vec<u8> {
-    (offset / 8..(offset + bytes) / 8)
-        .flat_map(|word| (word * 0x9e37_79b9 + 1).to_le_bytes())
-        .collect()
-}
 
 fn write(client: &mut Client, from: u64, to: u64) {
     for offset in (from..to).step_by(256 << 10) {

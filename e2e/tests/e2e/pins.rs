@@ -4,20 +4,13 @@ use longhaul_e2e::client::Client;
 use longhaul_e2e::device::Device;
 use longhaul_e2e::process::{LIMIT, Output, longhaul, run};
 use longhaul_e2e::site::{Host, Relay, Site, metric};
-use longhaul_e2e::{can_use_devices, wait_for};
+use longhaul_e2e::{can_use_devices, content, wait_for};
 
 /// More than the cache holds.
 const MIB: u64 = 160;
 const READ: u64 = 64 << 10;
 /// Smallest block of a file system.
 const BLOCK: usize = 1024;
-
-/// Content that names its place.
-fn content(offset: u64, bytes: u64) -> Vec<u8> {
-    (offset / 8..(offset + bytes) / 8)
-        .flat_map(|word| (word * 0x9e37_79b9 + 1).to_le_bytes())
-        .collect()
-}
 
 /// A volume with content at the store, and a host with a cache of 64 MiB that has nothing of it.
 fn cold() -> (Site, Relay, Host) {

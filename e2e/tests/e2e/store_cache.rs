@@ -1,6 +1,7 @@
 //! The cache in front of a store's objects, seen from outside.
 
 use longhaul_e2e::client::Client;
+use longhaul_e2e::content;
 use longhaul_e2e::process::{LIMIT, command, longhaul, run_within};
 use longhaul_e2e::site::{Host, Site, metric};
 use std::os::unix::fs::FileExt as _;
@@ -10,13 +11,6 @@ use std::time::Duration;
 const MIB: u64 = 8;
 /// Longer than a change of the cache's index stays out of its file.
 const WRITTEN: Duration = Duration::from_secs(12);
-
-/// Content that names its place.
-fn content(offset: u64, bytes: u64) -> Vec<u8> {
-    (offset / 8..(offset + bytes) / 8)
-        .flat_map(|word| (word * 0x9e37_79b9 + 1).to_le_bytes())
-        .collect()
-}
 
 /// A store with a cache, and a volume of which it has everything.
 fn filled() -> Site {
