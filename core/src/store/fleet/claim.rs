@@ -311,8 +311,8 @@ pub(super) fn close(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Res
     }
 }
 
-/// Takes the lease of a closed volume, before the volume gets a name again. Returns the number of
-/// the lease. Returns `None` if the volume is not closed, or another store was faster.
+/// Takes the lease of a closed volume that has a name again. Returns the number of the lease.
+/// Returns `None` if the volume is not closed, or another store was faster.
 ///
 /// # Errors
 /// If this store cannot read or write the objects.

@@ -261,6 +261,7 @@ impl RestoreVolume<'_> {
                 if !has_parent(facts, &spec)? {
                     return Err(orphan().into());
                 }
+                reopen(facts, *volume, me.as_ref())?;
                 confirm(facts, number, &old)?;
                 return Ok(entry);
             }
@@ -292,17 +293,12 @@ impl RestoreVolume<'_> {
         let record = Record { decision, at, spec: spec.clone(), sectors: old.sectors };
         let Some(number) = decide(facts, number, &record)? else { return Err(contended()) };
         let again = Record { decision: Decision::Deleted, ..old };
-        let lease = match me {
-            Some(me) => claim::reopen(facts, *volume, me)?,
-            None => None,
-        };
         let named = tenants::put_name_again(facts, &spec, entry.sectors, number);
         if let Err(NotCreated { error, .. }) = Halt::caught(named)? {
             // After a failure of the location, the name may be there.
             if !matches!(error, VolumeError::Store(_)) {
                 decide(facts, number, &again)?;
             }
-            discard_lease(facts, *volume, lease)?;
             return Err(error.into());
         }
         let refused = match Halt::caught(has_parent(facts, &spec))? {
@@ -319,23 +315,28 @@ impl RestoreVolume<'_> {
         if let Some(error) = refused {
             delete_name(facts, &spec)?;
             decide(facts, number, &again)?;
-            discard_lease(facts, *volume, lease)?;
             return Err(error.into());
         }
+        reopen(facts, *volume, me.as_ref())?;
         prune(facts, *volume, number)?;
         Ok(entry)
     }
 }
 
-/// Removes the lease of a failed restoration if the volume has no record. The removal of everything
-/// may have come before the lease, which then is left.
-fn discard_lease(facts: &mut Facts<'_>, volume: VolumeId, lease: Option<u64>) -> Result<(), Halt> {
-    if let Some(number) = lease
-        && newest(facts, volume)?.is_none()
-    {
-        facts.discard(&lease::key(volume, number))?;
+/// Opens a restored volume: the last step of a restoration, except for the removal of old records.
+///
+/// A volume without a name stays closed. A store that knows the volume from before its deletion
+/// would open it otherwise, and a host would write to a deleted volume. If another store has
+/// deleted the volume again meanwhile, this closes it again.
+fn reopen(facts: &mut Facts<'_>, volume: VolumeId, me: Option<&LeaseHolder>) -> Result<(), Halt> {
+    let Some(me) = me else { return Ok(()) };
+    let Some(number) = claim::reopen(facts, volume, me)? else { return Ok(()) };
+    match newest(facts, volume)? {
+        Some((_, record)) if record.decision == Decision::Restored => Ok(()),
+        Some(_) => claim::close(facts, volume, number),
+        // The removal of everything came before the lease, which then is left.
+        None => Ok(facts.discard(&lease::key(volume, number))?),
     }
-    Ok(())
 }
 
 /// Confirms a restoration of another request, after which this request may succeed. The other one
@@ -461,6 +462,7 @@ impl TendVolume {
             }
             Next::Confirm => {
                 if has_parent(facts, &record.spec)? {
+                    reopen(facts, volume, me.as_ref())?;
                     prune(facts, volume, number)?;
                     return Ok(Tended::Nothing);
                 }

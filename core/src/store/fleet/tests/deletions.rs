@@ -40,6 +40,78 @@ fn a_restoration_that_is_refused_after_the_data_is_gone_leaves_nothing() {
 }
 
 #[test]
+fn a_volume_is_closed_whenever_it_has_no_name() {
+    // A store that knows the volume from before its deletion claims it after each step of a
+    // restoration that stops there. The name is free, or another volume has it.
+    for taken in [false, true] {
+        for steps in 0.. {
+            let mut place = deleted();
+            let other = VolumeSpec { id: VolumeId(9), ..entry().spec };
+            if taken {
+                place.run(CreateVolume(CatalogEntry { spec: other, sectors: 80 })).unwrap();
+            }
+            let mut late = Runner::new(restore(), NOW);
+            let ended = (0..steps).find_map(|_| place.step(&mut late));
+            let text = place.0.get(&catalog::name_key("a"));
+            let named = text.is_some_and(|text| {
+                catalog::decode_spec(&catalog::name_key("a"), text).unwrap().id == VolumeId(7)
+            });
+            assert!(!(taken && named));
+            let claimed = place.run(claim(2));
+            if !named {
+                assert_eq!(claimed, ClaimOutcome::Gone, "{taken} {steps}");
+            }
+            if let Some(ended) = ended {
+                assert_eq!((ended.is_ok(), claimed != ClaimOutcome::Gone), (!taken, !taken));
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_is_deleted_while_a_store_reopens_it_is_closed() {
+    // After each step of the restoration, a store that found the volume closed deletes it. The last
+    // such step is the put of the lease.
+    let mut opened = false;
+    for steps in 0.. {
+        let mut place = deleted();
+        let mut late = Runner::new(restore(), NOW);
+        assert!((0..steps).all(|_| place.step(&mut late).is_none()));
+        opened = place.0.contains_key(&lease::key(VolumeId(7), 3));
+        let delete = DeleteVolume { entry: entry(), lease: None, clones: Some(BTreeSet::new()) };
+        let deleted = place.run(delete);
+        let _ = place.finish(&mut late);
+        let named = place.0.contains_key(&catalog::name_key("a"));
+        let claimed = place.run(claim(2));
+        assert_eq!(claimed != ClaimOutcome::Gone, named, "{steps}: {deleted:?} {:?}", place.0);
+        if opened {
+            break;
+        }
+    }
+    assert!(opened);
+}
+
+#[test]
+fn a_restoration_that_stops_after_the_name_is_completed() {
+    let mut place = deleted();
+    let mut late = Runner::new(restore(), NOW);
+    while !place.0.contains_key(&catalog::name_key("a")) {
+        assert_eq!(place.step(&mut late), None);
+    }
+    drop(late);
+    assert_eq!(place.run(claim(2)), ClaimOutcome::Gone);
+    // The operator asks again, or a store comes by after a while.
+    let mut again = Place(place.0.clone());
+    again.run(restore()).unwrap();
+    assert!(matches!(again.run(claim(2)), ClaimOutcome::Mine { .. }));
+    let now = NOW + trash::HANDS_OFF + 1;
+    let tend = TendVolume { me: Some(holder(3)), volume: VolumeId(7), grace: GRACE, now };
+    assert_eq!(place.run(tend), Ok(Tended::Nothing));
+    assert!(matches!(place.run(claim(2)), ClaimOutcome::Mine { .. }));
+}
+
+#[test]
 fn a_restoration_whose_name_is_taken_after_the_data_is_gone_leaves_nothing() {
     // After each step of the restoration, others restore, delete and purge the volume. Then another
     // volume gets its name.
