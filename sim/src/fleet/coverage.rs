@@ -14,12 +14,16 @@ counters! {
     cloned_again,
     /// Clones that lost their name again before an operator heard of them.
     clones_undone,
+    /// Clones that got their name after their parent had lost its own.
+    clones_orphaned,
     /// Answers that confirm the deletion of a volume.
     deleted,
     /// Deletions refused because the volume has clones.
     has_clones,
     /// Deletions that stopped halfway, so that their volumes stay.
     kept,
+    /// Deletions that found their volume with its name again, which an operator had restored.
+    named_again,
     /// Answers that confirm the restoration of a volume.
     restored,
     /// Restorations under another name.

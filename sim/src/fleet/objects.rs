@@ -40,16 +40,21 @@ impl World {
         origin: Origin,
         operation: ObjectOperation,
     ) {
-        let course = self.place.course(self.now, &operation);
+        let mut course = self.place.course(self.now, &operation);
+        let of_clone = match origin {
+            Origin::Task(task, _) => self.is_operation(task),
+            Origin::Engine(..) => false,
+        };
+        if of_clone && course.fate == Fate::Works {
+            let delay = self.may_delete_parent(&operation);
+            course.effect.0 += delay;
+            course.answer.0 += delay;
+        }
         let number = self.number();
         note!(self, "s{store} {origin:?} #{number} {} {:?}", describe(&operation), course.fate);
         let looked = match origin {
             Origin::Task(task, _) => self.look_of(task, &operation),
             Origin::Engine(..) => None,
-        };
-        let of_clone = match origin {
-            Origin::Task(task, _) => self.is_operation(task),
-            Origin::Engine(..) => false,
         };
         let pending = PendingObject {
             looked,

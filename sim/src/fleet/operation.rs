@@ -533,7 +533,7 @@ impl World {
             }
             let gone = |parent: &super::truth::Truth| {
                 let fate = &parent.fate;
-                fate.deleted && fate.restores + fate.again == 0
+                fate.condemned || fate.deleted && fate.restores + fate.again == 0
             };
             if clone.fate.exists && parent.is_some_and(gone) {
                 return Err(format!("clone {id} is said to exist, and its parent is deleted"));

@@ -8,6 +8,7 @@ use super::{Event, World};
 use crate::rng::Rng;
 use longhaul_core::block::{Epoch, Time, VolumeId};
 use longhaul_core::store::tenant::tenant_of;
+use longhaul_core::store::{ObjectOperation, catalog};
 use longhaul_core::wire::link::{TenantLimits, TenantOperation};
 use std::collections::BTreeMap;
 
@@ -157,6 +158,27 @@ impl World {
         if let Some(kind) = self.choose() {
             self.begin_operation(kind);
         }
+    }
+
+    /// At times an operator deletes a volume while the name of a new clone of it is slow to come.
+    /// Returns the delay of that name in nanoseconds.
+    pub(super) fn may_delete_parent(&mut self, operation: &ObjectOperation) -> u64 {
+        let ObjectOperation::Put { key, data } = operation else { return 0 };
+        let name = key.starts_with(catalog::VOLUMES_PREFIX);
+        if !name || self.end.is_quiet() || !self.operator.rng.percent(20) {
+            return 0;
+        }
+        let Ok(spec) = catalog::decode_spec(key, &data.concat()) else { return 0 };
+        let parent = spec.parents.first().and_then(|parent| self.truths.get(&parent.volume));
+        let Some(parent) = parent else { return 0 };
+        let Some(name) = parent.names.first().cloned() else { return 0 };
+        // While an operator waits for a clone, no operator removes the data of that clone.
+        let mut waiting = self.operator.operations.values().filter_map(clone_of);
+        if self.plan.grace == 0 && waiting.any(|clone| clone == parent.spec.id) {
+            return 0;
+        }
+        self.begin_operation(Kind::Delete { name });
+        self.operator.rng.spread(SECOND, 8 * SECOND)
     }
 
     fn choose(&mut self) -> Option<Kind> {

@@ -8,7 +8,10 @@ use super::{Event, World};
 use crate::note;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::fleet::{Effect, EffectResult, Note};
-use longhaul_core::store::{GetError, ObjectOperation, ObjectResult, PutError, catalog};
+use longhaul_core::store::{
+    GetError, ObjectOperation, ObjectResult, PutError, VolumeSpec, catalog,
+};
+use longhaul_core::wire::link::VolumeError;
 
 /// The purpose of a procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +61,10 @@ pub(super) struct Entry {
     /// The key of the name object that it read last, and the volume of that name. Each further
     /// operation clears this, except a deletion.
     looked: Option<(String, VolumeId)>,
+    /// The volume that got its name by a put of this procedure.
+    named: Option<VolumeSpec>,
+    /// The volume of the name that it deleted last. A look at that name clears this.
+    freed: Option<VolumeSpec>,
     /// Whether another store left one of its questions without an answer.
     pub unanswered: bool,
 }
@@ -75,6 +82,8 @@ impl World {
                 task,
                 many: None,
                 looked: None,
+                named: None,
+                freed: None,
                 troubled: false,
                 unanswered: false,
             },
@@ -190,8 +199,32 @@ impl World {
     /// Notes that a procedure reads an object. Only names matter.
     pub(super) fn note_look(&mut self, task: u64, key: &str) {
         let spec = self.place.map.get(key).and_then(|data| catalog::decode_spec(key, data).ok());
-        if let (Some(entry), Some(spec)) = (self.tasks.get_mut(&task), spec) {
+        let Some(entry) = self.tasks.get_mut(&task) else { return };
+        let freed = entry.freed.take_if(|freed| catalog::name_key(&freed.name) == key);
+        if let Some(spec) = spec {
+            let again = freed.is_some_and(|freed| freed.id == spec.id);
+            self.coverage.named_again += u64::from(again);
             entry.looked = Some((key.to_owned(), spec.id));
+        }
+    }
+
+    /// Notes that a procedure has deleted the name of a volume.
+    pub(super) fn note_freed(&mut self, task: u64, spec: &VolumeSpec) {
+        if let Some(entry) = self.tasks.get_mut(&task) {
+            entry.freed = Some(spec.clone());
+        }
+    }
+
+    /// Whether a procedure has deleted the name of a volume, and has not looked at the name since.
+    pub(super) fn has_freed(&self, task: u64, spec: &VolumeSpec) -> bool {
+        let freed = self.tasks.get(&task).and_then(|entry| entry.freed.as_ref());
+        freed.is_some_and(|freed| freed.id == spec.id && freed.name == spec.name)
+    }
+
+    /// Notes that a put of a procedure has given a volume its name.
+    pub(super) fn note_named(&mut self, task: u64, spec: &VolumeSpec) {
+        if let Some(entry) = self.tasks.get_mut(&task) {
+            entry.named = Some(spec.clone());
         }
     }
 
@@ -244,6 +277,8 @@ impl World {
                 self.tended(store, volume, result, entry.aim);
             }
             (Aim::Operation(number, attempt), done) => {
+                let checked = self.check_refused(&entry, &done);
+                self.require(checked);
                 self.operation_done(store, (number, attempt), done, entry.troubled);
             }
             (Aim::Growth(number, attempt), Done::Allowed(result)) => {
@@ -253,6 +288,26 @@ impl World {
             (Aim::LookRecords, Done::Records(result)) => self.looked_at_records(store, result),
             (_, done) => self.start_goes_on(store, done),
         }
+    }
+
+    /// Checks that a refused clone has lost the name that its procedure had given to it.
+    fn check_refused(&self, entry: &Entry, done: &Done) -> Result<(), String> {
+        let (Done::Cloned(Err(error)), Some(spec)) = (done, &entry.named) else { return Ok(()) };
+        // After a failure of the location or of a store, the clone may keep its name.
+        if matches!(error, VolumeError::Store(_)) {
+            return Ok(());
+        }
+        // Other requests may restore the clone, or repeat the request for it.
+        let others = self.truths.get(&spec.id).is_none_or(|truth| {
+            let fate = &truth.fate;
+            fate.restored > 0 || fate.restores + fate.again > 0
+        });
+        let key = catalog::name_key(&spec.name);
+        let there = self.place.map.get(&key).and_then(|data| catalog::decode_spec(&key, data).ok());
+        if !others && there.as_ref() == Some(spec) {
+            return Err(format!("clone {} is refused, and keeps its name", spec.name));
+        }
+        Ok(())
     }
 }
 

@@ -200,6 +200,7 @@ impl World {
                 truth.late.insert(key.clone());
                 truth.fate.raced |= late;
             }
+            self.check_deleted_again(pending, &record)?;
             return self.record_created(pending.store, volume, number, record);
         }
         if let Some((name, number)) = tenant::parse_key(key) {
@@ -251,10 +252,15 @@ impl World {
     ) -> Result<(), String> {
         let late = pending.fate == Fault::Late;
         let spec = catalog::decode_spec(key, data).map_err(|error| error.to_string())?;
+        if let (Origin::Task(task, _), false) = (pending.origin, late) {
+            self.note_named(task, &spec);
+        }
         let taken = match spec.parents.first() {
             None => Taken::default(),
             Some(parent) => {
                 let truth = self.truths.get(&parent.volume);
+                let gone = truth.is_some_and(|truth| truth.names.is_empty());
+                self.coverage.clones_orphaned += u64::from(gone && pending.of_clone);
                 let taken = truth.and_then(|truth| truth.snapshots.get(&parent.snapshot));
                 let taken = taken.ok_or_else(|| format!("{key} begins with nothing"))?;
                 if taken.sectors != spec.created_sectors {
@@ -296,6 +302,9 @@ impl World {
     fn name_deleted(&mut self, key: &str, pending: &PendingObject) -> Result<(), String> {
         let Some(data) = self.place.map.get(key) else { return Ok(()) };
         let spec = catalog::decode_spec(key, data).map_err(|error| error.to_string())?;
+        if let Origin::Task(task, _) = pending.origin {
+            self.note_freed(task, &spec);
+        }
         // The procedure of a clone may take back a name that an operator has restored meanwhile.
         let undoes = match pending.origin {
             Origin::Task(task, _) => self.is_operation(task),
@@ -329,6 +338,25 @@ impl World {
         }
         if last && truth.fate.exists && truth.fate.deletes == 0 {
             return Err(format!("{key} goes, and nobody has asked for that"));
+        }
+        Ok(())
+    }
+
+    /// Checks the second record of a deletion, which deletes the volume again. An operator may have
+    /// restored the volume since the deletion took the name. So the deletion looks at the name
+    /// before, and a restored volume stays.
+    fn check_deleted_again(&self, pending: &PendingObject, record: &Record) -> Result<(), String> {
+        let Origin::Task(task, _) = pending.origin else { return Ok(()) };
+        let spec = &record.spec;
+        if record.decision != Decision::Deleted || pending.fate == Fault::Late {
+            return Ok(());
+        }
+        let deleting = self.stores[pending.store].chores.deleting.as_ref();
+        let deletes = deleting.is_some_and(|deleting| deleting.id == spec.id);
+        let named = self.truths.get(&spec.id).is_some_and(|at| at.names.contains(&spec.name));
+        if deletes && named && self.has_freed(task, spec) {
+            let name = &spec.name;
+            return Err(format!("{name} is restored, and a slow deletion deletes it again"));
         }
         Ok(())
     }
