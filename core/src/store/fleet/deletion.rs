@@ -261,8 +261,7 @@ impl RestoreVolume<'_> {
                 if !has_parent(facts, &spec)? {
                     return Err(orphan().into());
                 }
-                reopen(facts, *volume, me.as_ref())?;
-                confirm(facts, number, &old)?;
+                confirm(facts, number, &old, me.as_ref())?;
                 return Ok(entry);
             }
             // The deletion stopped before it deleted the name.
@@ -342,15 +341,21 @@ fn reopen(facts: &mut Facts<'_>, volume: VolumeId, me: Option<&LeaseHolder>) -> 
 /// Confirms a restoration of another request, after which this request may succeed. The other one
 /// may find its tenant over a limit and take the name back. Both would write the next record, so
 /// only one of the two counts.
-fn confirm(facts: &mut Facts<'_>, number: u64, restored: &Record) -> Result<(), Halt> {
+fn confirm(
+    facts: &mut Facts<'_>,
+    number: u64,
+    restored: &Record,
+    me: Option<&LeaseHolder>,
+) -> Result<(), Halt> {
     let Record { spec, sectors, .. } = restored;
     // A restoration removes the record before its own at its end. It takes nothing back then.
     if spec.tenant().is_none() || number < 2 || read(facts, spec.id, number - 1)?.is_none() {
-        return Ok(());
+        return reopen(facts, spec.id, me);
     }
     tenants::allow_volume(facts, spec, *sectors)?;
     let record = Record { at: facts.now(), ..restored.clone() };
     let Some(number) = decide(facts, number, &record)? else { return Err(contended()) };
+    reopen(facts, spec.id, me)?;
     prune(facts, spec.id, number)?;
     Ok(())
 }
@@ -524,8 +529,13 @@ fn condemn(
             Decision::Deleted if is_named(facts, &record.spec)? => break,
             Decision::Deleted => {}
         }
+        let named = names::specs_of(facts, VOLUMES_PREFIX)?;
+        // A late put may have brought back a name that an older record has.
+        if named.iter().any(|spec| spec.id == volume) {
+            break;
+        }
         // A clone may have got its name from a store that died before it looked for its parent.
-        has_no_named_clones(facts, volume)?;
+        no_clones_among(&named, volume)?;
         let record = Record { decision: Decision::Purged, at: facts.now(), ..record };
         if decide(facts, number, &record)?.is_some() {
             return Ok(record.spec);
@@ -549,18 +559,17 @@ fn needs_nobody(
 
 /// Fails if the description of a volume with a name says that it shares data with this one.
 fn has_no_named_clones(facts: &mut Facts<'_>, volume: VolumeId) -> Result<(), Halt> {
-    let clones = clones_of(facts, volume)?.join(", ");
+    no_clones_among(&names::specs_of(facts, VOLUMES_PREFIX)?, volume)
+}
+
+/// Fails if one of these volumes shares the data of another: a clone of it, or a clone of a clone.
+fn no_clones_among(specs: &[VolumeSpec], volume: VolumeId) -> Result<(), Halt> {
+    let begins = |spec: &&VolumeSpec| spec.parents.iter().any(|parent| parent.volume == volume);
+    let clones: Vec<&str> = specs.iter().filter(begins).map(|spec| spec.name.as_str()).collect();
     if clones.is_empty() {
         return Ok(());
     }
-    Err(invalid(format!("clones of it share its data: delete {clones} first")).into())
-}
-
-/// The names of the volumes that share the data of this one: its clones, and their clones.
-fn clones_of(facts: &mut Facts<'_>, volume: VolumeId) -> Result<Vec<String>, Halt> {
-    let begins = |spec: &VolumeSpec| spec.parents.iter().any(|parent| parent.volume == volume);
-    let specs = names::specs_of(facts, VOLUMES_PREFIX)?.into_iter();
-    Ok(specs.filter(begins).map(|spec| spec.name).collect())
+    Err(invalid(format!("clones of it share its data: delete {} first", clones.join(", "))).into())
 }
 
 /// Decides that the data of a deleted volume goes, and removes it. It takes some milliseconds for

@@ -70,6 +70,24 @@ fn a_volume_is_closed_whenever_it_has_no_name() {
 }
 
 #[test]
+fn a_volume_with_an_older_name_is_not_purged() {
+    // A restoration by another name fails, so that the newest record has that name.
+    let mut place = deleted();
+    let other = VolumeSpec { id: VolumeId(9), name: "b".into(), ..entry().spec };
+    place.run(CreateVolume(CatalogEntry { spec: other, sectors: 80 })).unwrap();
+    let taken = place.run(RestoreVolume { name: "b".into(), ..restore() });
+    assert_eq!(taken, Err(VolumeError::Exists));
+    // A late put of an earlier restoration brings the older name back.
+    let key = catalog::name_key("a");
+    place.0.insert(key.clone(), catalog::encode_spec(&entry().spec).into());
+    assert_eq!(place.run(PurgeVolume(VolumeId(7))), Ok(Tended::Nothing));
+    assert!(place.0.contains_key(&catalog::segment_key(VolumeId(7), 1)));
+    // Without that name, the volume goes.
+    place.0.remove(&key);
+    assert!(matches!(place.run(PurgeVolume(VolumeId(7))), Ok(Tended::Removed(_))));
+}
+
+#[test]
 fn a_volume_that_is_deleted_while_a_store_reopens_it_is_closed() {
     // After each step of the restoration, a store that found the volume closed deletes it. The last
     // such step is the put of the lease.
