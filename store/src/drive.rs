@@ -5,7 +5,7 @@ use futures_util::StreamExt as _;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::fleet::{Effect, EffectResult, Note, Procedure, Runner};
 use longhaul_core::wire::link::{SnapshotOperation, SnapshotReply, VolumeError};
-use longhaul_objects::{GetError, ObjectOperation, ObjectResult, Objects, PutError, execute};
+use longhaul_objects::{ObjectOperation, ObjectResult, Objects, execute};
 use tokio::sync::oneshot;
 
 /// The answer of an engine, once there is one.
@@ -62,7 +62,7 @@ async fn carry_out(
                 .buffered(at_once);
             let mut results = Vec::new();
             while let Some(result) = under_way.next().await {
-                let failed = has_failed(&result);
+                let failed = result.is_failed();
                 results.push(result);
                 if failed {
                     break;
@@ -95,15 +95,4 @@ async fn operate(objects: &dyn Objects, operation: ObjectOperation) -> ObjectRes
         ObjectOperation::Delete { key } => ObjectResult::Delete(objects.delete(&key).await),
         other => execute(objects, other).await,
     }
-}
-
-/// Whether trying again may help.
-fn has_failed(result: &ObjectResult) -> bool {
-    matches!(
-        result,
-        ObjectResult::Put(Err(PutError::Failed(_)))
-            | ObjectResult::Get(Err(GetError::Failed(_)))
-            | ObjectResult::List(Err(_))
-            | ObjectResult::Delete(Err(_))
-    )
 }

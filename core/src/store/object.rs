@@ -185,6 +185,18 @@ impl From<StorageError> for VolumeError {
 }
 
 impl ObjectResult {
+    /// Whether a repetition of the operation may succeed. A damaged object is an answer.
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        matches!(
+            self,
+            ObjectResult::Put(Err(PutError::Failed(_)))
+                | ObjectResult::Get(Err(GetError::Failed(_)))
+                | ObjectResult::List(Err(_))
+                | ObjectResult::Delete(Err(_))
+        )
+    }
+
     /// The kind of a failure; `None` for a success, and for an answer about the object.
     #[must_use]
     pub fn failure(&self) -> Option<StorageErrorKind> {

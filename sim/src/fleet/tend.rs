@@ -8,9 +8,7 @@ use super::{Event, World};
 use crate::note;
 use longhaul_core::block::VolumeId;
 use longhaul_core::store::fleet::{Effect, EffectResult, Note};
-use longhaul_core::store::{
-    GetError, ObjectOperation, ObjectResult, PutError, VolumeSpec, catalog,
-};
+use longhaul_core::store::{ObjectOperation, ObjectResult, VolumeSpec, catalog};
 use longhaul_core::wire::link::VolumeError;
 
 /// The purpose of a procedure.
@@ -162,7 +160,7 @@ impl World {
         };
         let mut results = Vec::new();
         for result in many.results.into_iter().map_while(|result| result) {
-            let failed = has_failed(&result);
+            let failed = result.is_failed();
             results.push(result);
             if failed {
                 break;
@@ -237,7 +235,7 @@ impl World {
             return self.result(task, EffectResult::Object(result));
         };
         many.under_way -= 1;
-        many.failed |= has_failed(&result);
+        many.failed |= result.is_failed();
         many.results[index] = Some(result);
         self.begin_more(task);
     }
@@ -309,15 +307,4 @@ impl World {
         }
         Ok(())
     }
-}
-
-/// Whether an operation failed so that a repetition may succeed.
-fn has_failed(result: &ObjectResult) -> bool {
-    matches!(
-        result,
-        ObjectResult::Put(Err(PutError::Failed(_)))
-            | ObjectResult::Get(Err(GetError::Failed(_)))
-            | ObjectResult::List(Err(_))
-            | ObjectResult::Delete(Err(_))
-    )
 }

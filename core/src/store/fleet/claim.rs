@@ -126,7 +126,7 @@ impl Claim {
             }
             // An earlier round may have taken the lease and failed before it saw the name.
             (Step::Serve, _) => {
-                remove_old(facts, spec.id, &numbers)?;
+                remove_old(facts, spec.id, &numbers, number)?;
                 return self.confirm(facts, number, None);
             }
             (Step::Ask, Some(Lease::Held { store, addresses, .. })) => {
@@ -167,8 +167,7 @@ impl Claim {
         if !put(facts, self.spec.id, next, &self.me.lease())? {
             return Ok(None);
         }
-        // `put` removes one old lease. This removes those that earlier claims failed to remove.
-        remove_old(facts, self.spec.id, numbers)?;
+        remove_old(facts, self.spec.id, numbers, next)?;
         self.confirm(facts, next, Some(taken))
     }
 
@@ -189,7 +188,7 @@ impl Claim {
     }
 }
 
-/// Creates a lease, and removes an old one. Returns false if another lease has this number.
+/// Creates a lease. Returns false if another lease has this number.
 fn put(
     facts: &mut Facts<'_>,
     volume: VolumeId,
@@ -209,16 +208,12 @@ fn put(
         },
         Err(PutError::Failed(error)) => return Err(Halt::Failed(error)),
     }
-    if let Some(old) = number.checked_sub(lease::KEPT).filter(|old| *old > 0) {
-        facts.discard(&lease::key(volume, old))?;
-    }
     Ok(true)
 }
 
-/// Removes old leases that earlier claims failed to remove. `numbers` are those of all leases, in
-/// order.
-fn remove_old(facts: &mut Facts<'_>, volume: VolumeId, numbers: &[u64]) -> Known<()> {
-    let newest = numbers.last().copied().unwrap_or_default();
+/// Removes all leases but the [`lease::KEPT`] up to `newest`, also those that earlier claims failed
+/// to remove. `numbers` are those of the leases that were listed.
+fn remove_old(facts: &mut Facts<'_>, volume: VolumeId, numbers: &[u64], newest: u64) -> Known<()> {
     for old in numbers.iter().filter(|old| old.saturating_add(lease::KEPT) <= newest) {
         facts.discard(&lease::key(volume, *old))?;
     }
@@ -332,7 +327,7 @@ pub(super) fn reopen(
         // Another store has reopened the volume.
         return Ok(None);
     }
-    remove_old(facts, volume, &numbers)?;
+    remove_old(facts, volume, &numbers, number)?;
     Ok(Some(number))
 }
 
