@@ -37,7 +37,10 @@ pub(crate) fn connected(
         )
     })?;
     let credential = Credential::load(path)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // The connection lives on a thread of its own. The command may wait for a passphrase, or derive
+    // a key from one, for longer than the store keeps a silent connection.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let result = runtime.block_on(async {
         let client = match reach {
             Reach::Api => Client::connect(credential, store).await?,

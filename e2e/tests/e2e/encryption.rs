@@ -1,13 +1,15 @@
 //! Encrypted volumes against a store that lies: it hides lists of keys, swaps volumes, and hands
 //! out plain text.
 
-use longhaul_e2e::process::{LIMIT, longhaul, run};
+use longhaul_e2e::process::{LIMIT, command, longhaul, run};
 use longhaul_e2e::site::{Host, Site, files_below};
 use longhaul_e2e::stamp::{History, Shape, Workload};
 use longhaul_e2e::wait_for;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 /// Data that only the host may see.
 const SECRET: &[u8; 16] = b"Top secret text!";
@@ -307,6 +309,28 @@ fn what_opens_a_volume_is_added_and_taken_away() {
     site.volume(["rotate-key", "disk", "--passphrase-file", &passphrase]).ok();
     site.volume(["export", "disk", &image, "--force", "--passphrase-file", &passphrase]).ok();
     assert_eq!(&std::fs::read(&image).unwrap()[..4096], SECRET.repeat(256));
+}
+
+/// The store drops a connection that is silent for 5 s.
+#[test]
+fn a_passphrase_may_come_late() {
+    let (site, key) = site_with(&["disk"]);
+    let passphrase = site.path("passphrase");
+    std::fs::write(&passphrase, "correct horse battery\n").unwrap();
+    std::fs::set_permissions(&passphrase, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let new = ["--new-passphrase-file", passphrase.to_str().unwrap()];
+    site.volume([&["key", "add", "disk", "--key-file", &key][..], &new].concat()).ok();
+    let image = site.path("image");
+    let mut export = command(longhaul());
+    export.args(["volume", "export", "disk"]).arg(&image);
+    export.args(["--passphrase-file", "-", "--credential"]).arg(site.store.credential());
+    export.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut export = export.spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(8));
+    export.stdin.take().unwrap().write_all(b"correct horse battery\n").unwrap();
+    let said = export.wait_with_output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 8 << 20);
 }
 
 #[test]
