@@ -180,13 +180,19 @@ fn start_and_show(
         credential.exists() && get(&store_admin.to_string(), "/healthz").is_ok()
     })?;
 
-    let mut create = Command::new(&program);
-    create.args(["volume", "create", VOLUME, "--size", &args.size.to_string()]);
-    create.arg("--credential").arg(&credential);
-    let created = clean(&mut create).output().context("cannot run `longhaul volume create`")?;
-    let complaint = String::from_utf8_lossy(&created.stderr);
-    if !created.status.success() && !complaint.contains("exists") {
-        bail!("cannot create the volume: {}", complaint.trim());
+    // The directory may be that of an earlier demo.
+    let mut look = Command::new(&program);
+    look.args(["volume", "show", VOLUME]).arg("--credential").arg(&credential);
+    let known = clean(&mut look).output().context("cannot run `longhaul volume show`")?;
+    if !known.status.success() {
+        let mut create = Command::new(&program);
+        create.args(["volume", "create", VOLUME, "--size", &args.size.to_string()]);
+        create.arg("--credential").arg(&credential);
+        let created = clean(&mut create).output().context("cannot run `longhaul volume create`")?;
+        if !created.status.success() {
+            let complaint = String::from_utf8_lossy(&created.stderr);
+            bail!("cannot create the volume: {}", complaint.trim());
+        }
     }
 
     let relay = if args.wan_delay.is_zero() {
