@@ -257,7 +257,8 @@ impl Connection {
         if self.input.len() < total {
             return None;
         }
-        let bytes: Vec<u8> = self.input.drain(..total).collect();
+        let rest = self.input.split_off(total);
+        let bytes = std::mem::replace(&mut self.input, rest);
         if self.header_digest {
             assert_eq!(bytes[head..head + 4], digest(&bytes[..head]), "the target's header digest");
         }
@@ -266,7 +267,7 @@ impl Connection {
             assert_eq!(bytes[data_at + padded..], digest(segment), "the target's data digest");
         }
         // §11.1: padding bytes should be 0.
-        assert!(segment[length..].iter().all(|byte| *byte == 0), "padding that is not 0");
+        assert_eq!(segment[length..], [0; 3][..padded - length], "padding that is not 0");
         let mut pdu = Pdu::new(0, 0).with_data(&segment[..length]);
         pdu.header = header;
         pdu.ahs = bytes[48..head].to_vec();
