@@ -16,6 +16,8 @@ counters! {
     clones_undone,
     /// Clones that got their name after their parent had lost its own.
     clones_orphaned,
+    /// Clones that nobody heard of, and whose parent was still deleted at the end.
+    orphans_left,
     /// Answers that confirm the deletion of a volume.
     deleted,
     /// Deletions refused because the volume has clones.

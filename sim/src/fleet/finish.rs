@@ -190,9 +190,21 @@ impl World {
                 return Err("it is a clone, and its parent does not know".to_owned());
             }
         }
+        if self.is_left_orphan(truth) {
+            self.coverage.orphans_left += 1;
+            return Ok(());
+        }
         self.check_log(truth)?;
         self.coverage.logs_read += 1;
         Ok(())
+    }
+
+    /// Whether the store that made a clone died after the deletion of the parent. Without a
+    /// restoration of the parent, no engine may be able to open the clone.
+    pub(super) fn is_left_orphan(&self, truth: &Truth) -> bool {
+        let mut parents = truth.spec.parents.iter().map(|parent| self.truths.get(&parent.volume));
+        let gone = parents.any(|parent| parent.is_none_or(|parent| parent.names.is_empty()));
+        gone && !truth.fate.exists
     }
 
     /// Whether no store removes an object any more. It came late, or its store died before it could

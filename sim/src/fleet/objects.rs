@@ -45,8 +45,11 @@ impl World {
             Origin::Task(task, _) => self.is_operation(task),
             Origin::Engine(..) => false,
         };
-        if of_clone && course.fate == Fate::Works {
-            let delay = self.may_delete_parent(&operation);
+        if course.fate == Fate::Works {
+            let delay = match of_clone {
+                true => self.may_delete_parent(&operation),
+                false => self.may_restore_otherwise(&operation),
+            };
             course.effect.0 += delay;
             course.answer.0 += delay;
         }
@@ -88,7 +91,7 @@ impl World {
                 let put = self.place.at_once(&pending.operation);
                 if put == ObjectResult::Put(Ok(())) {
                     note!(self, "#{number} creates {key}");
-                    self.may_die(pending.store, key);
+                    self.may_die(&pending, key);
                     let checked = self.object_created(&pending);
                     self.require(checked);
                     self.coverage.names_late +=
@@ -129,9 +132,14 @@ impl World {
     }
 
     /// Lets a store die soon after the put of a name or of a record about a deleted volume. After
-    /// such a decision deaths are more frequent than at other times.
-    fn may_die(&mut self, store: usize, key: &str) {
+    /// such a decision deaths are more frequent than at other times. They are most frequent after
+    /// the name of a clone whose parent has lost its own. The same holds after a name that the
+    /// newest record of the volume does not have.
+    fn may_die(&mut self, pending: &PendingObject, key: &str) {
+        let store = pending.store;
         let odds = match key.split('/').next() {
+            Some("volumes") if pending.of_clone && self.is_orphan(&pending.operation) => 50,
+            Some("volumes") if self.is_overtaken(&pending.operation) => 50,
             Some("volumes") => 5,
             Some("deleted") => 2,
             _ => return,

@@ -738,7 +738,12 @@ impl World {
         };
         let old = self.now.since(operation.begun).as_secs() > 3 * HANDS_OFF + 120;
         if again && quiet && old && !matches!(operation.kind, Kind::Tenant(_)) {
-            let kind = operation.kind.clone();
+            let (kind, resolved) = (operation.kind.clone(), operation.resolved);
+            let truth = resolved.and_then(|volume| self.truths.get(&volume));
+            if truth.is_some_and(|truth| self.is_left_orphan(truth)) {
+                self.operator.operations.remove(&number);
+                return;
+            }
             return self.fail(format!("operation {number} comes to no end: {kind:?}"));
         }
         // A repeated request for the same clone must change nothing.

@@ -181,6 +181,24 @@ impl World {
         self.operator.rng.spread(SECOND, 8 * SECOND)
     }
 
+    /// At times an operator restores a volume by another name while the name of a restoration is
+    /// slow to come. Returns the delay of that name in nanoseconds.
+    pub(super) fn may_restore_otherwise(&mut self, operation: &ObjectOperation) -> u64 {
+        let ObjectOperation::Put { key, data } = operation else { return 0 };
+        let name = key.starts_with(catalog::VOLUMES_PREFIX);
+        if !name || self.end.is_quiet() || !self.operator.rng.percent(10) {
+            return 0;
+        }
+        let Ok(spec) = catalog::decode_spec(key, &data.concat()) else { return 0 };
+        let restores = self.truths.get(&spec.id).is_some_and(|truth| !truth.records.is_empty());
+        if !restores {
+            return 0;
+        }
+        let name = self.operator.some_name(tenant_of(&spec.name));
+        self.begin_operation(Kind::Restore { id: spec.id, name });
+        self.operator.rng.spread(SECOND, 8 * SECOND)
+    }
+
     fn choose(&mut self) -> Option<Kind> {
         let Operator { operations, .. } = &self.operator;
         let waiting: Vec<VolumeId> = operations.values().filter_map(clone_of).collect();

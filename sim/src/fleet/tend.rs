@@ -6,7 +6,7 @@ use super::requests::Asker;
 use super::task::{Done, Task};
 use super::{Event, World};
 use crate::note;
-use longhaul_core::block::VolumeId;
+use longhaul_core::block::{Time, VolumeId};
 use longhaul_core::store::fleet::{Effect, EffectResult, Note};
 use longhaul_core::store::{ObjectOperation, ObjectResult, VolumeSpec, catalog};
 use longhaul_core::wire::link::VolumeError;
@@ -52,6 +52,7 @@ struct Many {
 pub(super) struct Entry {
     pub store: usize,
     pub aim: Aim,
+    pub began: Time,
     task: Box<dyn Task>,
     many: Option<Many>,
     /// Whether a fault affected one of its object operations.
@@ -77,6 +78,7 @@ impl World {
             Entry {
                 store,
                 aim,
+                began: self.now,
                 task,
                 many: None,
                 looked: None,

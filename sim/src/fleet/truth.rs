@@ -7,7 +7,7 @@ use super::objects::{Origin, PendingObject};
 use super::place::Fate as Fault;
 use crate::note;
 use bytes::Bytes;
-use longhaul_core::block::{Epoch, SECTOR_BYTES, Seq, VolumeId};
+use longhaul_core::block::{Epoch, SECTOR_BYTES, Seq, Time, VolumeId};
 use longhaul_core::record::{self, Kind};
 use longhaul_core::store::lease::Lease;
 use longhaul_core::store::segment::{self, SegmentKind};
@@ -66,6 +66,8 @@ pub(super) struct Fate {
 pub(super) struct Truth {
     pub spec: VolumeSpec,
     pub names: BTreeSet<String>,
+    /// The time since which the volume has a name.
+    named: Time,
     pub fate: Fate,
     pub segments: u64,
     header_crc: u32,
@@ -99,6 +101,7 @@ impl Truth {
     fn new(spec: VolumeSpec, taken: Taken) -> Truth {
         Truth {
             names: BTreeSet::new(),
+            named: Time(0),
             fate: Fate::default(),
             segments: taken.segment,
             header_crc: taken.header_crc,
@@ -201,6 +204,7 @@ impl World {
                 truth.fate.raced |= late;
             }
             self.check_deleted_again(pending, &record)?;
+            self.check_clones_keep_data(pending, volume, &record)?;
             return self.record_created(pending.store, volume, number, record);
         }
         if let Some((name, number)) = tenant::parse_key(key) {
@@ -293,6 +297,9 @@ impl World {
             return Err(format!("{key}: volume {} comes back by itself", spec.id));
         }
         truth.late.extend(before.into_iter().flatten());
+        if truth.names.is_empty() {
+            truth.named = self.now;
+        }
         truth.names.insert(spec.name.clone());
         truth.tenant = spec.tenant().map_or(0, |tenant| self.operator.tenants.number(tenant));
         truth.spec = spec;
@@ -359,6 +366,50 @@ impl World {
             return Err(format!("{name} is restored, and a slow deletion deletes it again"));
         }
         Ok(())
+    }
+
+    /// Whether a put gives a clone its name whose parent has none.
+    pub(super) fn is_orphan(&self, operation: &ObjectOperation) -> bool {
+        let ObjectOperation::Put { key, data } = operation else { return false };
+        let spec = catalog::decode_spec(key, &data.concat()).ok();
+        let parent = spec.as_ref().and_then(|spec| spec.parents.first());
+        let parent = parent.and_then(|parent| self.truths.get(&parent.volume));
+        parent.is_some_and(|parent| parent.names.is_empty())
+    }
+
+    /// Whether a put gives a volume a name that its newest record does not have.
+    pub(super) fn is_overtaken(&self, operation: &ObjectOperation) -> bool {
+        let ObjectOperation::Put { key, data } = operation else { return false };
+        let Ok(spec) = catalog::decode_spec(key, &data.concat()) else { return false };
+        let newest = self.truths.get(&spec.id).and_then(|truth| truth.records.values().next_back());
+        newest.is_some_and(|record| record.spec.name != spec.name)
+    }
+
+    /// Checks that a purge spares the data of clones. It does not see a clone that gets its name
+    /// while it is at work.
+    fn check_clones_keep_data(
+        &self,
+        pending: &PendingObject,
+        volume: VolumeId,
+        record: &Record,
+    ) -> Result<(), String> {
+        let Origin::Task(task, _) = pending.origin else { return Ok(()) };
+        let Some(entry) = self.tasks.get(&task) else { return Ok(()) };
+        if record.decision != Decision::Purged {
+            return Ok(());
+        }
+        let shares = |clone: &&Truth| {
+            let mut parents = clone.spec.parents.iter();
+            let here = !clone.names.is_empty() && clone.named < entry.began;
+            here && parents.any(|parent| parent.volume == volume)
+        };
+        match self.truths.values().find(shares) {
+            Some(clone) => {
+                let name = &clone.spec.name;
+                Err(format!("volume {volume} is purged, and clone {name} shares its data"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn record_created(

@@ -299,11 +299,30 @@ pub(super) fn close(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Res
     if Halt::caught(closed)?.map_err(failed)? {
         return Ok(());
     }
-    match Halt::caught(newest(facts, volume))?.map_err(failed)? {
-        // An earlier attempt to delete the volume has closed it.
-        (_, Newest::Lease(Lease::Deleted)) => Ok(()),
-        _ => Err(failed("another store has just taken the volume; try again").into()),
+    if is_closed_after(facts, volume, number)? { Ok(()) } else { Err(overtaken()) }
+}
+
+/// Fails if another store has taken a volume since the lease `number`, or this store cannot read
+/// the leases. An earlier attempt to delete the volume may have closed it.
+pub(super) fn check_held(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Result<(), Halt> {
+    let (newest, _) = Halt::caught(newest(facts, volume))?.map_err(failed)?;
+    if newest == number || is_closed_after(facts, volume, number)? {
+        return Ok(());
     }
+    Err(overtaken())
+}
+
+/// Whether the lease right after `number` is the newest one and closes the volume. A later closing
+/// lease is that of a store that has taken the volume since. An operator may have restored the
+/// volume after that.
+fn is_closed_after(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Result<bool, Halt> {
+    let newest = Halt::caught(newest(facts, volume))?.map_err(failed)?;
+    let next = number.saturating_add(1);
+    Ok(matches!(newest, (newest, Newest::Lease(Lease::Deleted)) if newest == next))
+}
+
+fn overtaken() -> Halt {
+    failed("another store has just taken the volume; try again").into()
 }
 
 /// Takes the lease of a closed volume that has a name again. Returns the number of the lease.

@@ -50,6 +50,13 @@ impl CloneVolume {
         Ok(facts.engine(self.parent.id, operation)??)
     }
 
+    /// Takes the clone out of the log of the parent. If this fails, the parent keeps data that no
+    /// clone needs.
+    fn forget(&self, facts: &mut Facts<'_>) -> Known<()> {
+        let _ = facts.engine(self.parent.id, SnapshotOperation::Forget { id: self.id })?;
+        Ok(())
+    }
+
     /// Fails if a store has deleted the clone, or restored it by another name. A repeated request
     /// must not bring a deleted clone back. The procedure checks this before it puts the name, and
     /// once more afterward.
@@ -107,12 +114,16 @@ impl CloneVolume {
             }
             Err(NotCreated { error, taken }) => {
                 if taken.is_some() {
-                    // If this fails, the parent keeps data that no clone needs.
-                    let forget = SnapshotOperation::Forget { id: self.id };
-                    let _ = facts.engine(self.parent.id, forget)?;
+                    self.forget(facts)?;
                 }
                 return Err(error.into());
             }
+        }
+        if entry.spec.parents.first().is_none_or(|parent| parent.volume != self.parent.id) {
+            self.forget(facts)?;
+            let (name, parent) = (&self.name, &self.parent.name);
+            let why = format!("{name} is a clone of another volume that was called {parent}");
+            return Err(invalid(format!("{why}: give this one another name")).into());
         }
         // Another store may have taken the parent meanwhile, and the snapshot may be gone. The
         // clone exists only if the present log of the parent has it.

@@ -152,6 +152,9 @@ impl DeleteVolume {
                 _ => Err(VolumeError::NotFound.into()),
             };
         }
+        if let Some(number) = *lease {
+            claim::check_held(facts, spec.id, number)?;
+        }
         let clones = clones.as_ref();
         needs_nobody(facts, spec, clones)?;
         if !begin(facts, entry)? {
@@ -332,9 +335,11 @@ fn reopen(facts: &mut Facts<'_>, volume: VolumeId, me: Option<&LeaseHolder>) -> 
     let Some(number) = claim::reopen(facts, volume, me)? else { return Ok(()) };
     match newest(facts, volume)? {
         Some((_, record)) if record.decision == Decision::Restored => Ok(()),
-        Some(_) => claim::close(facts, volume, number),
-        // The removal of everything came before the lease, which then is left.
-        None => Ok(facts.discard(&lease::key(volume, number))?),
+        Some((_, record)) if record.decision == Decision::Deleted => {
+            claim::close(facts, volume, number)
+        }
+        // The removal of everything may have come before the lease, which then is left.
+        Some(_) | None => Ok(facts.discard(&lease::key(volume, number))?),
     }
 }
 

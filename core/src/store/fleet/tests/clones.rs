@@ -55,6 +55,30 @@ fn a_clone_that_is_asked_for_again_stays_with_its_parent() {
     assert!(asked.iter().any(|operation| forgets(&operation)));
 }
 
+#[test]
+fn a_clone_of_another_volume_is_not_taken_for_the_one_asked_for() {
+    let mut place = Place::default();
+    place.run(CreateVolume(entry())).unwrap();
+    clone_at(&mut place, NOW, &pinned()).0.unwrap();
+    // Another volume now has the name of the parent, and the request is repeated.
+    let parent = VolumeSpec { id: VolumeId(8), ..entry().spec };
+    let clone = CloneVolume { parent, snapshot: "s".into(), name: "b".into(), id: CLONE };
+    let (mut runner, mut forgotten) = (Runner::new(clone, NOW), false);
+    while let Some(effect) = runner.poll_effect() {
+        let result = match effect {
+            Effect::Engine { operation, .. } => {
+                forgotten |= matches!(operation, SnapshotOperation::Forget { .. });
+                EffectResult::Engine(pinned())
+            }
+            other => place.carry_out(other),
+        };
+        runner.handle_result(NOW, result);
+    }
+    let refused = runner.poll_outcome().unwrap().unwrap_err().to_string();
+    assert!(refused.contains("a clone of another volume"), "{refused}");
+    assert!(forgotten);
+}
+
 /// Executes one effect of a clone. The engine of its parent always gives this reply.
 fn clone_on(
     place: &mut Place,

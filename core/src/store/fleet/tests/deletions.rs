@@ -10,22 +10,19 @@ fn a_restoration_that_is_refused_after_the_data_is_gone_leaves_nothing() {
     let spec = VolumeSpec { name: "acme/a".into(), ..entry().spec };
     let entry = CatalogEntry { spec: spec.clone(), sectors: 80 };
     let claim = |id| Claim { spec: spec.clone(), ..claim(id) };
-    let delete = |number| DeleteVolume {
-        entry: entry.clone(),
-        lease: Some(number),
-        clones: Some(BTreeSet::new()),
-    };
+    let delete =
+        |lease| DeleteVolume { entry: entry.clone(), lease, clones: Some(BTreeSet::new()) };
     let restore = || RestoreVolume { name: "acme/a".into(), ..restore() };
     place.run(CreateVolume(entry.clone())).unwrap();
     place.run(claim(1));
-    place.run(delete(1)).unwrap();
+    place.run(delete(Some(1))).unwrap();
     let mut late = Runner::new(restore(), NOW);
     while !place.0.contains_key(&catalog::name_key("acme/a")) {
         assert_eq!(place.step(&mut late), None);
     }
     // In between other stores delete the tenant and the volume.
     place.0.insert(tenant::key("acme", 2), tenant::encode(None).into());
-    place.run(delete(3)).unwrap();
+    place.run(delete(None)).unwrap();
     assert!(matches!(place.run(PurgeVolume(VolumeId(7))), Ok(Tended::Removed(_))));
     // This claim takes a lease, and has not looked for the name yet.
     let mut early = Runner::new(claim(2), NOW);
@@ -108,6 +105,37 @@ fn a_volume_that_is_deleted_while_a_store_reopens_it_is_closed() {
         }
     }
     assert!(opened);
+}
+
+#[test]
+fn a_store_that_reopens_a_volume_that_is_being_removed_leaves_nothing() {
+    // A store deletes and purges the volume after each step of the restoration. The restoration
+    // goes on after each step of the purge.
+    let delete = || DeleteVolume { entry: entry(), lease: None, clones: Some(BTreeSet::new()) };
+    let begin = |steps: u32| {
+        let mut place = deleted();
+        let mut late = Runner::new(restore(), NOW);
+        (0..steps).all(|_| place.step(&mut late).is_none()).then_some((place, late))
+    };
+    for steps in 0.. {
+        if begin(steps).is_none() {
+            break;
+        }
+        for removed in 0.. {
+            let (mut place, mut late) = begin(steps).unwrap();
+            let _ = place.run(delete());
+            let mut purge = Runner::new(PurgeVolume(VolumeId(7)), NOW);
+            let done = (0..removed).any(|_| place.step(&mut purge).is_some());
+            let restored = place.finish(&mut late);
+            let purged = if done { Ok(Tended::Nothing) } else { place.finish(&mut purge) };
+            if restored.is_err() && matches!(purged, Ok(Tended::Removed(_))) {
+                assert!(place.0.is_empty(), "{steps} {removed}: {:?}", place.0);
+            }
+            if done {
+                break;
+            }
+        }
+    }
 }
 
 #[test]

@@ -55,6 +55,37 @@ fn a_store_that_was_overtaken_does_not_delete_a_volume() {
 }
 
 #[test]
+fn a_store_that_was_overtaken_does_not_delete_what_was_restored_since() {
+    // The store with lease 1 is told to delete the volume, and is slow. Another one takes the
+    // volume and deletes it, and an operator restores it. The slow store goes on after each step of
+    // the restoration, and the restoration goes on after each step of the slow store.
+    let delete = |lease| DeleteVolume { entry: entry(), lease, clones: Some(BTreeSet::new()) };
+    for (before, between) in (0..30).flat_map(|before| (0..15).map(move |steps| (before, steps))) {
+        let mut place = Place::default();
+        place.run(CreateVolume(entry())).unwrap();
+        place.0.insert(catalog::segment_key(VolumeId(7), 1), Bytes::from("data"));
+        place.run(claim(1));
+        place.run(claim(2));
+        place.run(delete(Some(2))).unwrap();
+        let (mut restoration, mut slow) =
+            (Runner::new(restore(), NOW), Runner::new(delete(Some(1)), NOW));
+        let mut restored = (0..before).find_map(|_| place.step(&mut restoration));
+        let named = place.0.contains_key(&catalog::name_key("a"));
+        let mut deleted = (0..between).find_map(|_| place.step(&mut slow));
+        restored = restored.or_else(|| Some(place.finish(&mut restoration)));
+        deleted = deleted.or_else(|| Some(place.finish(&mut slow)));
+        restored.unwrap().unwrap();
+        assert!(place.0.contains_key(&catalog::name_key("a")), "{before} {between}: {deleted:?}");
+        // A volume without a name counts as deleted.
+        assert!(deleted.unwrap().is_err() || !named, "{before} {between}");
+        let now = NOW + trash::HANDS_OFF + 1;
+        let tend = TendVolume { me: Some(holder(3)), volume: VolumeId(7), grace: GRACE, now };
+        place.run(tend).unwrap();
+        assert!(matches!(place.run(claim(2)), ClaimOutcome::Mine { .. }), "{before} {between}");
+    }
+}
+
+#[test]
 fn a_claim_that_comes_after_the_data_is_gone_leaves_nothing() {
     let mut place = deleted();
     // This claim reads the leases before their removal.
