@@ -81,9 +81,9 @@ soak: ## 10,000 snapshots of a volume; kill hosts and stores under load (ROUNDS=
 	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul LONGHAUL_E2E_ROUNDS=$(ROUNDS) \
 	  cargo test --locked --workspace --test e2e crashes -- --nocapture --test-threads 2
 
-soak-engines: ## Garage is refused, Ceph is killed under load (MINUTES=5), as root; Garage is built first, once, 10 to 20 minutes
+soak-engines: ## Garage is refused, Ceph and MinIO are killed under load (MINUTES=5), as root; the first run builds them, 15 to 25 minutes
 	@scripts/packages engines
-	@scripts/s3-servers garage
+	@scripts/s3-servers minio garage
 	cargo build --locked --workspace --bins
 	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul CI=true LONGHAUL_E2E_MINUTES=$(MINUTES) \
 	  cargo test --locked --workspace --test e2e engines -- --ignored --nocapture --test-threads 1

@@ -4,7 +4,7 @@
 use crate::bucket::{ACCESS_KEY, BUCKET, SECRET_KEY};
 use crate::process::{LIMIT, Server, command, repository, run_within};
 use crate::site::{START, free_port, http_get};
-use crate::{in_ci, wait_for};
+use crate::wait_for;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,18 +34,6 @@ pub struct Cluster {
     dir: PathBuf,
     ports: [u16; NODES],
     nodes: [Option<Server>; NODES],
-}
-
-/// Whether the test can go on where it needs one. Without it fails in CI (`CI=true`), and elsewhere
-/// says loudly that it did not run.
-#[must_use]
-pub fn can_use_minio(test: &str) -> bool {
-    if binary().is_file() {
-        return true;
-    }
-    assert!(!in_ci(), "{test} needs MinIO, and in CI (CI=true) no test may be left out");
-    eprintln!("SKIPPED {test}: it needs MinIO; scripts/s3-servers builds it.");
-    false
 }
 
 fn binary() -> PathBuf {

@@ -1,12 +1,10 @@
 //! Stores whose objects are in a bucket: a real server of the S3 API, killed, throttled, and behind
 //! a proxy that loses answers.
 
-use crate::replica::a_bucket_goes_there_and_back;
 use longhaul_e2e::bucket::{self, Gateway, can_use_buckets, site, store, variables};
 use longhaul_e2e::faults::{Fault, Faults, Request};
-use longhaul_e2e::minio::{Cluster, NODES, can_use_minio};
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run, run_within};
-use longhaul_e2e::site::{Host, Site, Store, http_get, metric, temp_dir};
+use longhaul_e2e::site::{Host, Site, http_get, metric, temp_dir};
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
 use longhaul_e2e::{setting, wait_for};
 use std::path::Path;
@@ -483,52 +481,4 @@ fn a_host_at_another_store_over_the_same_prefix_fences_the_first() {
     assert_eq!(client.read(0, 4096).unwrap(), vec![2; 4096]);
     assert_eq!(client.read(4096, 4096).unwrap(), vec![0; 4096]);
     assert!(other.stop().success());
-}
-
-#[test]
-fn one_of_three_nodes_of_minio_is_killed_and_returns() {
-    if !can_use_minio("one_of_three_nodes_of_minio_is_killed_and_returns") {
-        return;
-    }
-    let dir = temp_dir();
-    let mut cluster = Cluster::start(&dir.path().join("minio"));
-    let balancer = Faults::before(cluster.addresses());
-    let mut store = store(&dir.path().join("store"), "lab/one", &balancer.address());
-    store.restart();
-    let mut site = Site::around(dir, store);
-    let mut host = attached(&site, &[]);
-    let mut history = History::new(BLOCKS);
-    let mut rng = rng();
-    let node = rng.usize(..NODES);
-    beside(&host, &mut history, rng.u64(..), || {
-        std::thread::sleep(Duration::from_millis(rng.u64(200..1000)));
-        cluster.kill(node);
-        std::thread::sleep(Duration::from_millis(rng.u64(1000..4000)));
-    });
-    // Two nodes are enough for everything, not only to keep clients from noticing. But MinIO keeps
-    // the locks of the third on its writes for a minute or two.
-    host.wait_drained("disk", LIMIT * 3);
-    site.store.kill();
-    site.store.restart();
-    // A freshly started one does not know later writes yet, and denies them.
-    balancer.set_servers(cluster.ready());
-    beside(&host, &mut history, rng.u64(..), || {
-        cluster.restart(node);
-        balancer.set_servers(cluster.ready());
-        std::thread::sleep(Duration::from_millis(rng.u64(1000..3000)));
-    });
-    // And the server copies objects within it.
-    let state = site.path("waiting");
-    site.store.invite(&state);
-    let waiting = bucket::store(&state, "lab/two", &balancer.address());
-    let places = ["lab/two", "lab/one"].map(|prefix| format!("s3://{}/{prefix}", bucket::BUCKET));
-    a_bucket_goes_there_and_back(
-        &mut site,
-        &mut host,
-        &mut history,
-        waiting,
-        [&places[0], &places[1]],
-        Store::kill,
-    );
-    another_host_reads_it(&mut site, &mut host, &history);
 }

@@ -9,6 +9,7 @@ use longhaul_e2e::bucket::{self, variables};
 use longhaul_e2e::ceph::{Cluster, GATEWAYS, OSDS};
 use longhaul_e2e::faults::{Fault, Faults};
 use longhaul_e2e::garage::{ACCESS_KEY, BUCKET, Garage, SECRET_KEY};
+use longhaul_e2e::minio;
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run_within};
 use longhaul_e2e::site::{Site, Store, metric, temp_dir};
 use longhaul_e2e::stamp::{History, Shape};
@@ -57,6 +58,52 @@ fn garage_is_refused() {
     let races = seen.iter().filter(|r| r.method == "PUT" && r.path.contains("-race-")).count();
     assert_eq!(races, 2, "one race, and nothing after it: {seen:?}");
     assert_eq!(garage.objects(), 0, "what was tried is removed");
+}
+
+#[test]
+#[ignore = "MinIO takes five minutes to build: make soak-engines"]
+fn one_of_three_nodes_of_minio_is_killed_and_returns() {
+    let dir = temp_dir();
+    let mut cluster = minio::Cluster::start(&dir.path().join("minio"));
+    let balancer = Faults::before(cluster.addresses());
+    let mut store = bucket::store(&dir.path().join("store"), "lab/one", &balancer.address());
+    store.restart();
+    let mut site = Site::around(dir, store);
+    let mut host = attached(&site, &[]);
+    let mut history = History::new(crate::buckets::BLOCKS);
+    let mut rng = rng();
+    let node = rng.usize(..minio::NODES);
+    crate::buckets::beside(&host, &mut history, rng.u64(..), || {
+        std::thread::sleep(Duration::from_millis(rng.u64(200..1000)));
+        cluster.kill(node);
+        std::thread::sleep(Duration::from_millis(rng.u64(1000..4000)));
+    });
+    // Two nodes are enough for everything, not only to keep clients from noticing. But MinIO keeps
+    // the locks of the third on its writes for a minute or two.
+    host.wait_drained("disk", LIMIT * 3);
+    site.store.kill();
+    site.store.restart();
+    // A freshly started one does not know later writes yet, and denies them.
+    balancer.set_servers(cluster.ready());
+    crate::buckets::beside(&host, &mut history, rng.u64(..), || {
+        cluster.restart(node);
+        balancer.set_servers(cluster.ready());
+        std::thread::sleep(Duration::from_millis(rng.u64(1000..3000)));
+    });
+    // And the server copies objects within it.
+    let state = site.path("waiting");
+    site.store.invite(&state);
+    let waiting = bucket::store(&state, "lab/two", &balancer.address());
+    let places = ["lab/two", "lab/one"].map(|prefix| format!("s3://{}/{prefix}", bucket::BUCKET));
+    a_bucket_goes_there_and_back(
+        &mut site,
+        &mut host,
+        &mut history,
+        waiting,
+        [&places[0], &places[1]],
+        Store::kill,
+    );
+    another_host_reads_it(&mut site, &mut host, &history);
 }
 
 /// The kills of one round after the other: so many OSDs, gateways, and the host's store. Without

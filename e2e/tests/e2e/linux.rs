@@ -118,7 +118,8 @@ fn fio(file: &str, mib: u32, more: &str) -> String {
     )
 }
 
-/// The same again and again, until [`end_load`].
+/// The same again and again, until [`end_load`]. It needs a rate: without one, the emulated machine
+/// takes a core that other tests need.
 fn start_load(guest: &mut Guest, file: &str, more: &str) {
     let once = fio(file, 8, more);
     guest.start("load", &format!("until test -e /run/enough; do {once} || exit 1; done"));
@@ -521,7 +522,7 @@ fn linux_fails_over() {
     wait_for("both paths", LIMIT, || active(&mut guest) == 2);
     guest.run("udevadm settle").ok();
     let device = guest.run("ls /dev/mapper/* | grep -v control").ok().stdout.trim().to_owned();
-    start_load(&mut guest, &device, "--rate=,4m");
+    start_load(&mut guest, &device, "--rate=2m,2m");
     for line in &lines {
         line.cut();
         wait_for("the path to fail", LIMIT, || active(&mut guest) == 1);
@@ -531,7 +532,7 @@ fn linux_fails_over() {
         wait_for("the path to be back", LIMIT, || active(&mut guest) == 2);
     }
     end_load(&mut guest);
-    assert!(lines.iter().all(|line| line.bytes() > 4 << 20), "not both paths were used");
+    assert!(lines.iter().all(|line| line.bytes() > 1 << 20), "not both paths were used");
     let said = guest.run("multipath -ll; dmesg | grep alua").ok().stdout;
     assert!(said.contains("1 alua") && said.contains("port group 01 state A"), "{said}");
     assert_eq!(guest.run("dmesg | grep 'dm-.*I/O error'").stdout, "");
@@ -552,7 +553,7 @@ fn linux_does_not_notice_outages() {
     guest
         .run(&format!("mke2fs -q -t ext4 {device} && mount -o errors=remount-ro {device} /mnt"))
         .ok();
-    start_load(&mut guest, "/mnt/verify", "--fsync=50 --rate=,2m");
+    start_load(&mut guest, "/mnt/verify", "--fsync=50 --rate=1m,1m");
     guest.run("sleep 2").ok();
     for logins in [2, 3] {
         assert!(host.stop().success());
