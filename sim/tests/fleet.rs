@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SEEDS: u64 = 300;
-/// Counters that need about a thousand seeds.
-const RARE: [&str; 1] = ["limited_late"];
+/// Counters that need a thousand seeds or more.
+const RARE: [&str; 2] = ["limited_late", "orphans_left"];
 const STEPS: u64 = 2_000_000;
 
 #[test]
