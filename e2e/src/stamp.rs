@@ -204,8 +204,8 @@ fn content(block: usize, stamp: Stamp) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of a block from `stamp`, except for the two numbers at its beginning. They are a part of
-/// one sequence of random bytes: a test makes and compares gigabytes.
+/// The bytes of a block from `stamp`, except for the two numbers at its beginning. They are a part
+/// of one sequence of random bytes: a test makes and compares gigabytes.
 fn noise(block: usize, stamp: Stamp) -> &'static [u8] {
     static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut noise = vec![0; 1 << 20];

@@ -230,7 +230,8 @@ pub enum OpenError {
     /// No root of the parent has the snapshot that a clone begins with yet.
     #[error(
         "no root of its parent has the snapshot that this clone began with yet: the parent's \
-         engine writes one, and the store opens the volume again; restore the parent if it is deleted"
+         engine writes one, and the store opens the volume again; restore the parent if it is \
+         deleted"
     )]
     ParentBehind,
     /// A segment in the middle of the log is not there.

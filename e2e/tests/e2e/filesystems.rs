@@ -7,8 +7,8 @@ use longhaul_e2e::site::Site;
 use longhaul_e2e::{can_use_devices, wait_for};
 use std::path::Path;
 
-/// A directory tree that is on every machine that can build this: the headers of the kernel, some 800
-/// files of 5 MB.
+/// A directory tree that is on every machine that can build this: the headers of the kernel, some
+/// 800 files of 5 MB.
 const TREE: &str = "/usr/include/linux";
 
 fn text(path: &Path) -> &str {
