@@ -11,7 +11,7 @@ use longhaul_e2e::faults::{Fault, Faults};
 use longhaul_e2e::garage::{ACCESS_KEY, BUCKET, Garage, SECRET_KEY};
 use longhaul_e2e::minio;
 use longhaul_e2e::process::{LIMIT, Output, command, longhaul, run_within};
-use longhaul_e2e::site::{Site, Store, metric, temp_dir};
+use longhaul_e2e::site::{Host, Site, Store, metric, temp_dir};
 use longhaul_e2e::stamp::{History, Shape};
 use longhaul_e2e::{setting, wait_for};
 use std::path::Path;
@@ -60,6 +60,22 @@ fn garage_is_refused() {
     assert_eq!(garage.objects(), 0, "what was tried is removed");
 }
 
+/// A replica takes over in another prefix of the bucket, and the first prefix takes over again.
+fn goes_to_another_prefix(
+    site: &mut Site,
+    host: &mut Host,
+    history: &mut History,
+    balancer: &Faults,
+    lost: impl FnOnce(&mut Store),
+) {
+    let state = site.path("waiting");
+    site.store.invite(&state);
+    let waiting = bucket::store(&state, "lab/two", &balancer.address());
+    let [there, back] =
+        ["lab/two", "lab/one"].map(|prefix| format!("s3://{}/{prefix}", bucket::BUCKET));
+    a_bucket_goes_there_and_back(site, host, history, waiting, [&there, &back], lost);
+}
+
 #[test]
 #[ignore = "MinIO takes five minutes to build: make soak-engines"]
 fn one_of_three_nodes_of_minio_is_killed_and_returns() {
@@ -91,18 +107,7 @@ fn one_of_three_nodes_of_minio_is_killed_and_returns() {
         std::thread::sleep(Duration::from_millis(rng.u64(1000..3000)));
     });
     // And the server copies objects within it.
-    let state = site.path("waiting");
-    site.store.invite(&state);
-    let waiting = bucket::store(&state, "lab/two", &balancer.address());
-    let places = ["lab/two", "lab/one"].map(|prefix| format!("s3://{}/{prefix}", bucket::BUCKET));
-    a_bucket_goes_there_and_back(
-        &mut site,
-        &mut host,
-        &mut history,
-        waiting,
-        [&places[0], &places[1]],
-        Store::kill,
-    );
+    goes_to_another_prefix(&mut site, &mut host, &mut history, &balancer, Store::kill);
     another_host_reads_it(&mut site, &mut host, &history);
 }
 
@@ -132,21 +137,10 @@ fn ceph_and_stores_are_killed_and_no_client_notices() {
     let mut rng = rng();
     beside(&host, &mut history, Shape::default(), |_| std::thread::sleep(Duration::from_secs(2)));
     // Before the log is long: the copy goes segment by segment.
-    let state = site.path("waiting");
-    site.store.invite(&state);
-    let waiting = bucket::store(&state, "lab/two", &balancer.address());
-    let places = ["lab/two", "lab/one"].map(|prefix| format!("s3://{}/{prefix}", bucket::BUCKET));
-    a_bucket_goes_there_and_back(
-        &mut site,
-        &mut host,
-        &mut history,
-        waiting,
-        [&places[0], &places[1]],
-        |store| {
-            store.kill();
-            second.kill();
-        },
-    );
+    goes_to_another_prefix(&mut site, &mut host, &mut history, &balancer, |store| {
+        store.kill();
+        second.kill();
+    });
     second.restart();
     knows(&host, &[&site.store, &second]);
 
@@ -206,7 +200,7 @@ fn ceph_and_stores_are_killed_and_no_client_notices() {
 }
 
 /// The store that the host uses.
-fn served_by(host: &longhaul_e2e::site::Host, stores: &[&mut Store; 2]) -> usize {
+fn served_by(host: &Host, stores: &[&mut Store; 2]) -> usize {
     let mut found = None;
     wait_for("the host to be at a store", LIMIT, || {
         let peer = crate::fleet::peer(host);

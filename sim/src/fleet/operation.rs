@@ -416,15 +416,11 @@ impl World {
                     && resolved == Some(info.id)
                 {
                     self.coverage.shown += 1;
-                    let committed = operation.committed;
-                    // With two engines at once, the engine of this store may lack commits of the
-                    // other one.
-                    if self.is_rivaled(info.id) {
-                        return Ok(());
-                    }
-                    let condemned =
-                        self.truths.get(&info.id).is_some_and(|truth| truth.fate.condemned);
-                    if live.committed < committed && !condemned {
+                    let (committed, begun) = (operation.committed, operation.begun);
+                    let excused = self.truths.get(&info.id).is_some_and(|truth| {
+                        truth.fate.condemned || truth.rivaled.is_some_and(|at| at >= begun)
+                    });
+                    if live.committed < committed && !excused {
                         let shown = live.committed;
                         return Err(format!("{committed} were committed, {shown} are shown"));
                     }
@@ -474,13 +470,6 @@ impl World {
             Kind::DeleteSnapshot { .. } | Kind::AcceptLoss { .. } => {}
         }
         Ok(())
-    }
-
-    /// Whether a volume has an engine that was open at the same time as one of another store. Such
-    /// an engine may lack commits of the other one.
-    fn is_rivaled(&self, id: VolumeId) -> bool {
-        let engines = self.stores.iter().filter_map(|at| at.engines.get(&id));
-        engines.clone().any(|engine| engine.rivaled)
     }
 
     /// Checks and notes that an operator hears of a volume with this name. It also checks that the

@@ -3,12 +3,12 @@
 use super::operation::{Kind, Operation, value_bytes};
 use super::place::SECOND;
 use super::store::{Stage, Store};
-use super::truth::{Tenants, Truth};
+use super::truth::{Tenants, Truth, named_by};
 use super::{Event, World};
 use crate::rng::Rng;
 use longhaul_core::block::{Epoch, Time, VolumeId};
+use longhaul_core::store::ObjectOperation;
 use longhaul_core::store::tenant::tenant_of;
-use longhaul_core::store::{ObjectOperation, catalog};
 use longhaul_core::wire::link::{TenantLimits, TenantOperation};
 use std::collections::BTreeMap;
 
@@ -163,12 +163,10 @@ impl World {
     /// At times an operator deletes a volume while the name of a new clone of it is slow to come.
     /// Returns the delay of that name in nanoseconds.
     pub(super) fn may_delete_parent(&mut self, operation: &ObjectOperation) -> u64 {
-        let ObjectOperation::Put { key, data } = operation else { return 0 };
-        let name = key.starts_with(catalog::VOLUMES_PREFIX);
-        if !name || self.end.is_quiet() || !self.operator.rng.percent(20) {
+        let Some(spec) = named_by(operation) else { return 0 };
+        if self.end.is_quiet() || !self.operator.rng.percent(20) {
             return 0;
         }
-        let Ok(spec) = catalog::decode_spec(key, &data.concat()) else { return 0 };
         let parent = spec.parents.first().and_then(|parent| self.truths.get(&parent.volume));
         let Some(parent) = parent else { return 0 };
         let Some(name) = parent.names.first().cloned() else { return 0 };
@@ -184,12 +182,10 @@ impl World {
     /// At times an operator restores a volume by another name while the name of a restoration is
     /// slow to come. Returns the delay of that name in nanoseconds.
     pub(super) fn may_restore_otherwise(&mut self, operation: &ObjectOperation) -> u64 {
-        let ObjectOperation::Put { key, data } = operation else { return 0 };
-        let name = key.starts_with(catalog::VOLUMES_PREFIX);
-        if !name || self.end.is_quiet() || !self.operator.rng.percent(10) {
+        let Some(spec) = named_by(operation) else { return 0 };
+        if self.end.is_quiet() || !self.operator.rng.percent(10) {
             return 0;
         }
-        let Ok(spec) = catalog::decode_spec(key, &data.concat()) else { return 0 };
         let restores = self.truths.get(&spec.id).is_some_and(|truth| !truth.records.is_empty());
         if !restores {
             return 0;

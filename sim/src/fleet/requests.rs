@@ -163,6 +163,10 @@ impl World {
             return Err(format!("store {store} takes volume {id} and has not asked its store"));
         }
         let Some(there) = self.place.map.get(&lease::key(id, *number)) else { return Ok(()) };
+        // After the removal of all leases, a late claim may take an old number again.
+        if self.truths.get(&id).is_some_and(|truth| truth.fate.condemned) {
+            return Ok(());
+        }
         let me = self.stores[store].holder();
         let held =
             Lease::Held { store: me.id, incarnation: me.incarnation, addresses: me.addresses };

@@ -68,6 +68,9 @@ pub(super) struct Truth {
     pub names: BTreeSet<String>,
     /// The time since which the volume has a name.
     named: Time,
+    /// The time of the last statement of an engine that was open at the same time as one of another
+    /// store. Such an engine may lack commits of the other one.
+    pub rivaled: Option<Time>,
     pub fate: Fate,
     pub segments: u64,
     header_crc: u32,
@@ -102,6 +105,7 @@ impl Truth {
         Truth {
             names: BTreeSet::new(),
             named: Time(0),
+            rivaled: None,
             fate: Fate::default(),
             segments: taken.segment,
             header_crc: taken.header_crc,
@@ -169,6 +173,15 @@ impl Tenants {
     }
 }
 
+/// The volume that a put gives a name.
+pub(super) fn named_by(operation: &ObjectOperation) -> Option<VolumeSpec> {
+    let ObjectOperation::Put { key, data } = operation else { return None };
+    if !key.starts_with(catalog::VOLUMES_PREFIX) {
+        return None;
+    }
+    catalog::decode_spec(key, &data.concat()).ok()
+}
+
 /// The volume of a key below `v/`.
 pub(super) fn volume_of(key: &str) -> Option<VolumeId> {
     let id = key.strip_prefix("v/")?.split('/').next()?;
@@ -216,9 +229,13 @@ impl World {
             return Ok(());
         }
         let Some(volume) = volume_of(key) else { return Ok(()) };
-        // No store removes an object that comes after its procedure has ended, or an attribute.
+        // No store removes an object that comes after its procedure has ended, or after a put that
+        // failed by its answer, or an attribute.
         let orphan = match pending.origin {
-            Origin::Task(task, _) => pending.fate == Fault::Late || !self.tasks.contains_key(&task),
+            Origin::Task(task, _) => {
+                let failed = matches!(pending.fate, Fault::Late | Fault::FailsAfter);
+                failed || !self.tasks.contains_key(&task)
+            }
             Origin::Engine(..) => true,
         };
         let Some(truth) = self.truths.get_mut(&volume) else {
@@ -370,8 +387,7 @@ impl World {
 
     /// Whether a put gives a clone its name whose parent has none.
     pub(super) fn is_orphan(&self, operation: &ObjectOperation) -> bool {
-        let ObjectOperation::Put { key, data } = operation else { return false };
-        let spec = catalog::decode_spec(key, &data.concat()).ok();
+        let spec = named_by(operation);
         let parent = spec.as_ref().and_then(|spec| spec.parents.first());
         let parent = parent.and_then(|parent| self.truths.get(&parent.volume));
         parent.is_some_and(|parent| parent.names.is_empty())
@@ -379,8 +395,7 @@ impl World {
 
     /// Whether a put gives a volume a name that its newest record does not have.
     pub(super) fn is_overtaken(&self, operation: &ObjectOperation) -> bool {
-        let ObjectOperation::Put { key, data } = operation else { return false };
-        let Ok(spec) = catalog::decode_spec(key, &data.concat()) else { return false };
+        let Some(spec) = named_by(operation) else { return false };
         let newest = self.truths.get(&spec.id).and_then(|truth| truth.records.values().next_back());
         newest.is_some_and(|record| record.spec.name != spec.name)
     }

@@ -72,13 +72,18 @@ struct World {
     entry: Entry,
 }
 
+/// Puts the first lease of a volume. Its holder is [`World::me`].
+async fn put_lease(objects: &MemoryObjects, spec: &VolumeSpec) {
+    let held = Lease::Held { store: StoreId(1), incarnation: 1, addresses: Vec::new() };
+    let key = longhaul_core::store::lease::key(spec.id, 1);
+    objects.put(&key, vec![Bytes::from(held.encode())]).await.unwrap();
+}
+
 async fn world() -> World {
     let objects = Arc::new(MemoryObjects::new(1 << 30));
     let me = Holder { id: StoreId(1), incarnation: 1, addresses: Vec::new() };
     let spec = create(&*objects, "a".into(), 2048, 512).await.unwrap();
-    let held = Lease::Held { store: me.id, incarnation: 1, addresses: Vec::new() };
-    let lease = Bytes::from(held.encode());
-    objects.put(&longhaul_core::store::lease::key(spec.id, 1), vec![lease]).await.unwrap();
+    put_lease(&objects, &spec).await;
     objects.put(&data(&spec), vec![Bytes::from("data")]).await.unwrap();
     World { objects, me, entry: Entry { spec, sectors: 4096 } }
 }
@@ -296,6 +301,7 @@ async fn names_that_are_taken_and_parents_that_are_gone() {
     let parents = vec![Parent { volume: parent.id, segment: 1, snapshot: VolumeId(7) }];
     let spec = VolumeSpec { id: VolumeId(9), name: "copy".into(), parents, ..parent.clone() };
     put_name(&*world.objects, &spec).await.unwrap();
+    put_lease(&world.objects, &spec).await;
     let clones = BTreeSet::from([spec.id]);
     let parent_of = |clones| delete(&*world.objects, &world.entry, Some(1), clones);
     let error = parent_of(Some(&clones)).await.unwrap_err();

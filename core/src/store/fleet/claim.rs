@@ -1,6 +1,7 @@
 //! Decides which store serves a volume. It takes the lease of a volume, closes a volume for good,
 //! and opens it again.
 
+use super::records::is_gone;
 use super::{Facts, Halt, Known, Note, Procedure, failed};
 use crate::block::VolumeId;
 use crate::store::VolumeSpec;
@@ -172,8 +173,11 @@ impl Claim {
     }
 
     /// Checks whether a volume still has its name after this store has taken its lease. Another
-    /// store may have deleted the name and the leases since this one read them. Without a name,
-    /// this removes the new lease.
+    /// store may have deleted the name and the leases since this one read them. This removes the
+    /// new lease if the data is gone, too.
+    ///
+    /// A deleted volume keeps the lease. Without it, a slow store could take a lease of that number
+    /// after a restoration, although a newer one exists.
     fn confirm(
         &self,
         facts: &mut Facts<'_>,
@@ -183,7 +187,16 @@ impl Claim {
         if has_name(facts, &self.spec)? {
             return Ok(Some(ClaimOutcome::Mine { number, taken }));
         }
-        facts.delete(&lease::key(self.spec.id, number))?.map_err(Halt::Failed)?;
+        match Halt::caught(is_gone(facts, self.spec.id))? {
+            Ok(true) => {
+                facts.delete(&lease::key(self.spec.id, number))?.map_err(Halt::Failed)?;
+            }
+            Err(error @ VolumeError::Store(_)) => {
+                return Err(Halt::Failed(StorageError::unavailable(error.to_string())));
+            }
+            // A damaged record keeps the data.
+            Ok(false) | Err(_) => {}
+        }
         Ok(Some(ClaimOutcome::Gone))
     }
 }
@@ -299,26 +312,22 @@ pub(super) fn close(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Res
     if Halt::caught(closed)?.map_err(failed)? {
         return Ok(());
     }
-    if is_closed_after(facts, volume, number)? { Ok(()) } else { Err(overtaken()) }
+    let newest = Halt::caught(newest(facts, volume))?.map_err(failed)?;
+    if closes(&newest, number) { Ok(()) } else { Err(overtaken()) }
 }
 
 /// Fails if another store has taken a volume since the lease `number`, or this store cannot read
 /// the leases. An earlier attempt to delete the volume may have closed it.
 pub(super) fn check_held(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Result<(), Halt> {
-    let (newest, _) = Halt::caught(newest(facts, volume))?.map_err(failed)?;
-    if newest == number || is_closed_after(facts, volume, number)? {
-        return Ok(());
-    }
-    Err(overtaken())
+    let newest = Halt::caught(newest(facts, volume))?.map_err(failed)?;
+    if newest.0 == number || closes(&newest, number) { Ok(()) } else { Err(overtaken()) }
 }
 
-/// Whether the lease right after `number` is the newest one and closes the volume. A later closing
+/// Whether the newest lease comes right after `number`, and closes the volume. A later closing
 /// lease is that of a store that has taken the volume since. An operator may have restored the
 /// volume after that.
-fn is_closed_after(facts: &mut Facts<'_>, volume: VolumeId, number: u64) -> Result<bool, Halt> {
-    let newest = Halt::caught(newest(facts, volume))?.map_err(failed)?;
-    let next = number.saturating_add(1);
-    Ok(matches!(newest, (newest, Newest::Lease(Lease::Deleted)) if newest == next))
+fn closes((newest, lease): &(u64, Newest), number: u64) -> bool {
+    *newest == number.saturating_add(1) && matches!(lease, Newest::Lease(Lease::Deleted))
 }
 
 fn overtaken() -> Halt {

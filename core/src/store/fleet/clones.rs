@@ -79,6 +79,16 @@ impl CloneVolume {
         Err(invalid(why).into())
     }
 
+    /// Fails if the parent has lost its name, or is about to. An engine that another store has
+    /// overtaken does not know that, and confirms the clone.
+    fn parent_stays(&self, facts: &mut Facts<'_>) -> Result<(), Halt> {
+        if deletion::stays(facts, &self.parent)? {
+            return Ok(());
+        }
+        let name = &self.parent.name;
+        Err(invalid(format!("{name} is deleted: restore it first")).into())
+    }
+
     fn make(&self, facts: &mut Facts<'_>) -> Result<CatalogEntry, Halt> {
         self.parent_is_whole(facts)?;
         let SnapshotReply::Pinned { sectors, parents } = self.note(facts)? else {
@@ -137,7 +147,8 @@ impl CloneVolume {
                     }
                     return Err(error.into());
                 }
-                match Halt::caught(self.parent_is_whole(facts))? {
+                let looked = Halt::caught(self.parent_stays(facts))?;
+                match looked.and(Halt::caught(self.parent_is_whole(facts))?) {
                     Err(error) => error,
                     Ok(()) => return Ok(entry),
                 }

@@ -15,7 +15,7 @@
 use super::claim::{self, LeaseHolder};
 use super::listing::{CatalogEntry, remove_data};
 use super::names::{self, NotCreated, delete_name, has_no_clones, is_named};
-use super::records::{contended, decide, newest, prune, read};
+use super::records::{contended, decide, is_gone, newest, prune, read};
 use super::{ATTEMPTS, Facts, Halt, Known, Procedure, failed, invalid, tenants};
 use crate::block::VolumeId;
 use crate::store::VolumeSpec;
@@ -176,24 +176,18 @@ impl DeleteVolume {
         delete_name(facts, spec)?;
         // Another store may have taken this deletion for an abandoned one, and kept the volume. Or
         // another store may have removed all of the volume.
-        match newest(facts, spec.id)? {
-            Some((_, record)) if record.decision == Decision::Restored => {
-                // With that name, an operator has restored the volume since. Without it, the
-                // deletion counts.
-                if !is_named(facts, &record.spec)? {
-                    begin(facts, entry)?;
-                }
-                Ok(())
+        if let Some((_, record)) = newest(facts, spec.id)?
+            && record.decision == Decision::Restored
+        {
+            // With that name, an operator has restored the volume since. Without it, the deletion
+            // counts.
+            if !is_named(facts, &record.spec)? {
+                begin(facts, entry)?;
             }
-            Some(_) => Ok(()),
-            None => {
-                // The removal may have come before the last lease, which then is left.
-                if let Some(number) = *lease {
-                    facts.discard(&lease::key(spec.id, number.saturating_add(1)))?;
-                }
-                Ok(())
-            }
+        } else if let Some(number) = *lease {
+            leave_no_lease(facts, spec.id, [number.saturating_add(1)])?;
         }
+        Ok(())
     }
 }
 
@@ -333,14 +327,24 @@ impl RestoreVolume<'_> {
 fn reopen(facts: &mut Facts<'_>, volume: VolumeId, me: Option<&LeaseHolder>) -> Result<(), Halt> {
     let Some(me) = me else { return Ok(()) };
     let Some(number) = claim::reopen(facts, volume, me)? else { return Ok(()) };
-    match newest(facts, volume)? {
-        Some((_, record)) if record.decision == Decision::Restored => Ok(()),
-        Some((_, record)) if record.decision == Decision::Deleted => {
-            claim::close(facts, volume, number)
-        }
-        // The removal of everything may have come before the lease, which then is left.
-        Some(_) | None => Ok(facts.discard(&lease::key(volume, number))?),
+    if newest(facts, volume)?.is_some_and(|(_, record)| record.decision == Decision::Deleted) {
+        claim::close(facts, volume, number)?;
     }
+    leave_no_lease(facts, volume, [number, number.saturating_add(1)])
+}
+
+/// Deletes leases that a store has put after the removal of everything: nothing else is left then.
+fn leave_no_lease<const N: usize>(
+    facts: &mut Facts<'_>,
+    volume: VolumeId,
+    numbers: [u64; N],
+) -> Result<(), Halt> {
+    if is_gone(facts, volume)? {
+        for number in numbers {
+            facts.discard(&lease::key(volume, number))?;
+        }
+    }
+    Ok(())
 }
 
 /// Confirms a restoration of another request, after which this request may succeed. The other one
@@ -367,6 +371,12 @@ fn confirm(
 
 fn orphan() -> VolumeError {
     invalid("it is a clone, and the volume that it shares data with is deleted: restore that first")
+}
+
+/// Whether a volume has its name, and no record says that it goes.
+pub(super) fn stays(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool, Halt> {
+    let record = newest(facts, spec.id)?.map(|(_, record)| record.decision);
+    Ok(record.is_none_or(|decision| decision == Decision::Restored) && is_named(facts, spec)?)
 }
 
 /// Whether every volume that a clone shares data with has a name, and no record says that it goes.

@@ -3,7 +3,7 @@
 use super::{ATTEMPTS, Facts, Halt, Known, Note, failed, invalid};
 use crate::block::VolumeId;
 use crate::store::object::{GetError, ObjectMeta, PutError, StorageError};
-use crate::store::trash::{self, Record, TRASH_PREFIX};
+use crate::store::trash::{self, Decision, Record, TRASH_PREFIX};
 use crate::wire::link::VolumeError;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -36,6 +36,13 @@ pub(super) fn newest(
         }
     }
     Ok(None)
+}
+
+/// Whether a volume without a name has no data, or its data goes. The removal ends with the
+/// newest record.
+pub(super) fn is_gone(facts: &mut Facts<'_>, volume: VolumeId) -> Result<bool, Halt> {
+    let newest = newest(facts, volume)?;
+    Ok(newest.is_none_or(|(_, record)| record.decision == Decision::Purged))
 }
 
 pub(super) fn read(

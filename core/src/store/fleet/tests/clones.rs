@@ -79,6 +79,31 @@ fn a_clone_of_another_volume_is_not_taken_for_the_one_asked_for() {
     assert!(forgotten);
 }
 
+#[test]
+fn a_clone_is_undone_if_its_parent_went_and_an_overtaken_engine_confirms_it() {
+    let mut place = Place::default();
+    place.run(CreateVolume(entry())).unwrap();
+    let clone =
+        CloneVolume { parent: entry().spec, snapshot: "s".into(), name: "b".into(), id: CLONE };
+    let mut runner = Runner::new(clone, NOW);
+    // Another store deletes the parent before the clone has its name.
+    let mut deleted = false;
+    let outcome = loop {
+        let Some(effect) = runner.poll_effect() else { break runner.poll_outcome().unwrap() };
+        let result = match effect {
+            Effect::Engine { .. } => EffectResult::Engine(pinned()),
+            other => place.carry_out(other),
+        };
+        if !std::mem::replace(&mut deleted, true) {
+            let clones = Some(BTreeSet::new());
+            place.run(DeleteVolume { entry: entry(), lease: None, clones }).unwrap();
+        }
+        runner.handle_result(NOW, result);
+    };
+    assert!(outcome.unwrap_err().to_string().contains("restore it first"));
+    assert!(!place.0.contains_key(&catalog::name_key("b")));
+}
+
 /// Executes one effect of a clone. The engine of its parent always gives this reply.
 fn clone_on(
     place: &mut Place,
@@ -101,21 +126,25 @@ fn a_clone_of_a_clone_needs_what_that_shares_data_with() {
     let nearest = Parent { volume: CLONE, segment: 2, snapshot: VolumeId(9) };
     let reply = SnapshotReply::Pinned { sectors: 80, parents: vec![nearest, parents()[0]] };
     let (snapshot, id) = ("s".to_owned(), VolumeId(10));
+    let middle = CatalogEntry { spec: parent.clone(), sectors: 80 };
     let clone = CloneVolume { parent, snapshot, name: "c".into(), id };
     // The parent of the parent goes after each step of the clone. Nothing keeps it, because its
-    // clone `b` has no name here.
+    // clone `b` has no name then.
     for steps in 0.. {
         let mut place = Place::default();
         place.run(CreateVolume(entry())).unwrap();
+        place.run(CreateVolume(middle.clone())).unwrap();
         place.0.insert(catalog::segment_key(VolumeId(7), 1), Bytes::from("data"));
         let mut late = Runner::new(clone.clone(), NOW);
         if let Some(made) = (0..steps).find_map(|_| clone_on(&mut place, &mut late, &reply)) {
             made.unwrap();
             break;
         }
+        let name = place.0.remove(&catalog::name_key("b")).unwrap();
         let delete = DeleteVolume { entry: entry(), lease: None, clones: Some(BTreeSet::new()) };
         place.run(delete).unwrap();
         let purged = place.run(PurgeVolume(VolumeId(7)));
+        place.0.insert(catalog::name_key("b"), name);
         let made = (0..100).find_map(|_| clone_on(&mut place, &mut late, &reply)).unwrap();
         assert!(made.is_err(), "{steps}: {purged:?}");
         assert!(!place.0.contains_key(&catalog::name_key("c")), "{steps}: {purged:?}");

@@ -100,6 +100,31 @@ fn a_claim_that_comes_after_the_data_is_gone_leaves_nothing() {
 }
 
 #[test]
+fn a_claim_that_finds_no_name_keeps_the_lease_of_a_deleted_volume() {
+    let mut place = Place::default();
+    place.run(CreateVolume(entry())).unwrap();
+    // A slow store reads the leases. Another one takes the volume, and claims it once more while
+    // it deletes the volume.
+    let mut slow = Runner::new(claim(2), NOW);
+    assert_eq!(place.step(&mut slow), None);
+    place.run(claim(1));
+    let mut again = Runner::new(claim(1), NOW);
+    assert!(matches!(again.poll_effect(), Some(Effect::Object(_))));
+    let away = Err(StorageError::unavailable("away"));
+    again.handle_result(NOW, EffectResult::Object(ObjectResult::List(away)));
+    for _ in ["pause", "list", "lease"] {
+        assert_eq!(place.step(&mut again), None);
+    }
+    let clones = Some(BTreeSet::new());
+    place.run(DeleteVolume { entry: entry(), lease: Some(1), clones }).unwrap();
+    assert_eq!(place.finish(&mut again), ClaimOutcome::Gone);
+    // The number of the lease is not free for the slow store.
+    place.run(restore()).unwrap();
+    let claimed = place.finish(&mut slow);
+    assert!(matches!(claimed, ClaimOutcome::Mine { number: 4, .. }), "{claimed:?}");
+}
+
+#[test]
 fn a_claim_is_not_served_before_it_is_known_that_there_is_a_name() {
     let mut place = Place::default();
     place.run(CreateVolume(entry())).unwrap();
