@@ -119,6 +119,9 @@ pub(super) struct Operation {
     answer: Option<Result<Reply, VolumeError>>,
     /// The volume that the operation is to create.
     pub made: Option<CatalogEntry>,
+    /// Whether a store did not answer when another one forwarded the request. It may still carry
+    /// it out.
+    pub left: bool,
 }
 
 impl World {
@@ -132,6 +135,7 @@ impl World {
             store: 0,
             begun: self.now,
             asked: self.now,
+            left: false,
             there: BTreeMap::new(),
             gone: BTreeMap::new(),
             resolved: None,
@@ -350,14 +354,15 @@ impl World {
         result: &Result<Reply, VolumeError>,
     ) -> Result<(), String> {
         let Some(operation) = self.operator.operations.get(&number) else { return Ok(()) };
-        let (kind, resolved) = (operation.kind.clone(), operation.resolved);
+        let (kind, resolved, left) = (operation.kind.clone(), operation.resolved, operation.left);
         // While a store deletes a volume, it does not find it. So this answer does not mean that
         // the deletion is over.
         let deletes = matches!(kind, Kind::Delete { .. });
         let settled = match result {
             Err(VolumeError::Store(_)) => false,
             Err(VolumeError::NotFound) => !deletes,
-            _ => true,
+            Err(_) => !left,
+            Ok(_) => true,
         };
         match &kind {
             Kind::Create { name, .. } => {

@@ -199,6 +199,12 @@ impl World {
         let (now, until) = (self.now, Time(self.now.0 + 3 * SECOND));
         self.stores[from].silent.retain(|_, until| *until > now);
         self.stores[from].silent.entry(to).or_insert(until);
+        if let Waiting::Request(request, _) = &call.waiting
+            && let Asker::Operation(number, _) = request.asker
+            && let Some(operation) = self.operator.operations.get_mut(&number)
+        {
+            operation.left = true;
+        }
         match call.waiting {
             Waiting::Task(task) => {
                 note!(self, "task {task} is not answered");

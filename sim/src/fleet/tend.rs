@@ -59,7 +59,7 @@ pub(super) struct Entry {
     pub troubled: bool,
     /// The key of the name object that it read last, and the volume of that name. Each further
     /// operation clears this, except a deletion.
-    looked: Option<(String, VolumeId)>,
+    pub looked: Option<(String, VolumeId)>,
     /// The volume that got its name by a put of this procedure.
     named: Option<VolumeSpec>,
     /// The volume of the name that it deleted last. A look at that name clears this.
@@ -268,7 +268,7 @@ impl World {
         let store = entry.store;
         match (entry.aim.clone(), done) {
             (Aim::Claim(volume), Done::Claimed(outcome)) => {
-                let checked = self.check_claim(store, volume, &outcome, entry.unanswered);
+                let checked = self.check_claim(&entry, volume, &outcome);
                 self.require(checked);
                 self.claimed(store, volume, outcome);
             }

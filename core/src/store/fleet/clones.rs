@@ -79,16 +79,6 @@ impl CloneVolume {
         Err(invalid(why).into())
     }
 
-    /// Fails if the parent has lost its name, or is about to. An engine that another store has
-    /// overtaken does not know that, and confirms the clone.
-    fn parent_stays(&self, facts: &mut Facts<'_>) -> Result<(), Halt> {
-        if deletion::stays(facts, &self.parent)? {
-            return Ok(());
-        }
-        let name = &self.parent.name;
-        Err(invalid(format!("{name} is deleted: restore it first")).into())
-    }
-
     fn make(&self, facts: &mut Facts<'_>) -> Result<CatalogEntry, Halt> {
         self.parent_is_whole(facts)?;
         let SnapshotReply::Pinned { sectors, parents } = self.note(facts)? else {
@@ -140,14 +130,18 @@ impl CloneVolume {
         let error = match self.confirm(facts)? {
             Err(error) => error,
             Ok(()) => {
-                let looked = if fresh { self.was_not_deleted(facts, &entry.spec) } else { Ok(()) };
-                if let Err(error) = Halt::caught(looked)? {
+                if !fresh {
+                    // The name may be that of a restoration.
+                    deletion::check_stays(facts, &entry.spec)?;
+                } else if let Err(error) = Halt::caught(self.was_not_deleted(facts, &entry.spec))? {
                     if !matches!(error, VolumeError::Store(_)) {
                         delete_name(facts, &entry.spec)?;
                     }
                     return Err(error.into());
                 }
-                let looked = Halt::caught(self.parent_stays(facts))?;
+                // An engine that another store has overtaken confirms a clone of a volume that is
+                // deleted.
+                let looked = Halt::caught(deletion::check_stays(facts, &self.parent))?;
                 match looked.and(Halt::caught(self.parent_is_whole(facts))?) {
                     Err(error) => error,
                     Ok(()) => return Ok(entry),

@@ -176,16 +176,21 @@ impl DeleteVolume {
         delete_name(facts, spec)?;
         // Another store may have taken this deletion for an abandoned one, and kept the volume. Or
         // another store may have removed all of the volume.
-        if let Some((_, record)) = newest(facts, spec.id)?
-            && record.decision == Decision::Restored
-        {
+        match newest(facts, spec.id)? {
             // With that name, an operator has restored the volume since. Without it, the deletion
             // counts.
-            if !is_named(facts, &record.spec)? {
-                begin(facts, entry)?;
+            Some((_, record)) if record.decision == Decision::Restored => {
+                if !is_named(facts, &record.spec)? {
+                    begin(facts, entry)?;
+                }
             }
-        } else if let Some(number) = *lease {
-            leave_no_lease(facts, spec.id, [number.saturating_add(1)])?;
+            Some((_, record)) if record.decision == Decision::Deleted => {}
+            // The removal may have come before the last lease, which then is left.
+            Some(_) | None => {
+                if let Some(number) = *lease {
+                    facts.discard(&lease::key(spec.id, number.saturating_add(1)))?;
+                }
+            }
         }
         Ok(())
     }
@@ -330,17 +335,9 @@ fn reopen(facts: &mut Facts<'_>, volume: VolumeId, me: Option<&LeaseHolder>) -> 
     if newest(facts, volume)?.is_some_and(|(_, record)| record.decision == Decision::Deleted) {
         claim::close(facts, volume, number)?;
     }
-    leave_no_lease(facts, volume, [number, number.saturating_add(1)])
-}
-
-/// Deletes leases that a store has put after the removal of everything: nothing else is left then.
-fn leave_no_lease<const N: usize>(
-    facts: &mut Facts<'_>,
-    volume: VolumeId,
-    numbers: [u64; N],
-) -> Result<(), Halt> {
     if is_gone(facts, volume)? {
-        for number in numbers {
+        // The removal of everything may have come before these leases, which then are left.
+        for number in [number, number.saturating_add(1)] {
             facts.discard(&lease::key(volume, number))?;
         }
     }
@@ -373,10 +370,23 @@ fn orphan() -> VolumeError {
     invalid("it is a clone, and the volume that it shares data with is deleted: restore that first")
 }
 
-/// Whether a volume has its name, and no record says that it goes.
-pub(super) fn stays(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<bool, Halt> {
-    let record = newest(facts, spec.id)?.map(|(_, record)| record.decision);
-    Ok(record.is_none_or(|decision| decision == Decision::Restored) && is_named(facts, spec)?)
+/// Fails if a volume has lost its name, or is about to. A store may still take back a restoration
+/// while the record before it exists.
+pub(super) fn check_stays(facts: &mut Facts<'_>, spec: &VolumeSpec) -> Result<(), Halt> {
+    let goes = match newest(facts, spec.id)? {
+        None => false,
+        Some((number, record)) if record.decision == Decision::Restored => {
+            if number > 1 && read(facts, spec.id, number - 1)?.is_some() {
+                return Err(contended());
+            }
+            false
+        }
+        Some(_) => true,
+    };
+    if goes || !is_named(facts, spec)? {
+        return Err(invalid(format!("{} is deleted: restore it first", spec.name)).into());
+    }
+    Ok(())
 }
 
 /// Whether every volume that a clone shares data with has a name, and no record says that it goes.
