@@ -5,6 +5,7 @@ use super::requests::{Asker, Request};
 use super::store::Job;
 use super::task::{Done, task};
 use super::tend::Aim;
+use super::truth::Truth;
 use super::{Event, SECOND};
 use crate::note;
 use bytes::Bytes;
@@ -155,7 +156,7 @@ impl World {
             self.after(SECOND, Event::OperationAnswered(number, u64::MAX));
             return;
         };
-        let exists = |(id, truth): (&VolumeId, &super::truth::Truth)| {
+        let exists = |(id, truth): (&VolumeId, &Truth)| {
             (truth.fate.exists && truth.fate.deletes == 0 && !truth.names.is_empty())
                 .then_some((*id, truth.fate.restored))
         };
@@ -368,6 +369,14 @@ impl World {
             Kind::Create { name, .. } => {
                 if let Ok(Reply::Entry(entry)) = result {
                     self.coverage.created += 1;
+                    // The answer may come after a deletion and a restoration by another name.
+                    let renamed = |truth: &Truth| {
+                        !truth.names.contains(name)
+                            && u64::from(truth.fate.restores) + truth.fate.restored > 0
+                    };
+                    if self.truths.get(&entry.spec.id).is_some_and(renamed) {
+                        return Ok(());
+                    }
                     return self.check_exists(entry, name);
                 }
                 self.coverage.name_taken += u64::from(matches!(result, Err(VolumeError::Exists)));
@@ -499,14 +508,14 @@ impl World {
             return Ok(());
         }
         let Some(tenant) = tenant_of(name) else { return Ok(()) };
-        let of = |truth: &&super::truth::Truth| {
+        let of = |truth: &&Truth| {
             truth.fate.exists && truth.names.iter().any(|name| tenant_of(name) == Some(tenant))
         };
         // The store that counted last saw all of these volumes. One of the limits since the oldest
         // name has to permit them.
         let volumes = self.truths.values().filter(of);
         let has = volumes.clone().count() as u64;
-        let since = volumes.map(super::truth::Truth::tenant_then).min().unwrap_or(0);
+        let since = volumes.map(Truth::tenant_then).min().unwrap_or(0);
         let most = self.operator.tenants.most_volumes(tenant, since);
         if has > most {
             return Err(format!("tenant {tenant} has {has} volumes, and may have {most}"));
@@ -525,7 +534,7 @@ impl World {
             if clone.fate.exists && !parent.is_some_and(|parent| parent.clones.contains(&id)) {
                 return Err(format!("clone {id} is said to exist, and its parent does not know"));
             }
-            let gone = |parent: &super::truth::Truth| {
+            let gone = |parent: &Truth| {
                 let fate = &parent.fate;
                 fate.condemned || fate.deleted && fate.restores + fate.again == 0
             };
@@ -543,7 +552,7 @@ impl World {
         there: &BTreeMap<VolumeId, u64>,
         result: &Result<Reply, VolumeError>,
     ) -> Result<(), String> {
-        let clone = |truth: &&super::truth::Truth| {
+        let clone = |truth: &&Truth| {
             let fate = &truth.fate;
             let stays = fate.exists && fate.deletes == 0 && fate.restores == 0;
             let of = truth.spec.parents.iter().any(|parent| parent.volume == id);
@@ -698,7 +707,7 @@ impl World {
                 if self.operator.tenants.limits(tenant).is_some() {
                     return Ok(());
                 }
-                let of = |truth: &&super::truth::Truth| {
+                let of = |truth: &&Truth| {
                     let fate = &truth.fate;
                     let exists = fate.exists && !truth.names.is_empty();
                     let kept = !fate.condemned && (exists || fate.deleted);

@@ -64,6 +64,9 @@ pub(super) struct Entry {
     named: Option<VolumeSpec>,
     /// The volume of the name that it deleted last. A look at that name clears this.
     freed: Option<VolumeSpec>,
+    /// The records that it put after the decision to remove everything. If its store dies before it
+    /// can remove them, nobody does.
+    pub left: Vec<(VolumeId, String)>,
     /// Whether another store left one of its questions without an answer.
     pub unanswered: bool,
 }
@@ -84,6 +87,7 @@ impl World {
                 looked: None,
                 named: None,
                 freed: None,
+                left: Vec::new(),
                 troubled: false,
                 unanswered: false,
             },
@@ -259,9 +263,22 @@ impl World {
 
     /// Drops the procedures of a dead store. Returns their number.
     pub(super) fn drop_tasks(&mut self, store: usize) -> usize {
-        let before = self.tasks.len();
-        self.tasks.retain(|_, entry| entry.store != store);
-        before - self.tasks.len()
+        let lost: Vec<u64> = self
+            .tasks
+            .iter()
+            .filter(|(_, entry)| entry.store == store)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in &lost {
+            for (volume, key) in
+                self.tasks.remove(number).map(|entry| entry.left).into_iter().flatten()
+            {
+                if let Some(truth) = self.truths.get_mut(&volume) {
+                    truth.late.insert(key);
+                }
+            }
+        }
+        lost.len()
     }
 
     fn task_done(&mut self, entry: Entry, done: Done) {

@@ -209,12 +209,15 @@ impl World {
                 Origin::Engine(..) => true,
             };
             let late = pending.fate == Fault::Late || orphan;
-            if let Some(truth) = self.truths.get_mut(&volume)
-                && truth.fate.condemned
-                && (late || pending.fate == Fault::FailsAfter)
-            {
-                truth.late.insert(key.clone());
-                truth.fate.raced |= late;
+            if let Some(truth) = self.truths.get_mut(&volume).filter(|truth| truth.fate.condemned) {
+                if late || pending.fate == Fault::FailsAfter {
+                    truth.late.insert(key.clone());
+                    truth.fate.raced |= late;
+                } else if let Origin::Task(task, _) = pending.origin
+                    && let Some(entry) = self.tasks.get_mut(&task)
+                {
+                    entry.left.push((volume, key.clone()));
+                }
             }
             self.check_deleted_again(pending, &record)?;
             self.check_clones_keep_data(pending, volume, &record)?;
@@ -282,12 +285,17 @@ impl World {
                 let truth = self.truths.get(&parent.volume);
                 let gone = truth.is_some_and(|truth| truth.names.is_empty());
                 self.coverage.clones_orphaned += u64::from(gone && pending.of_clone);
+                // A purged volume whose name comes late counts as another one, of unknown content.
+                let back = truth.is_some_and(|truth| truth.fate.condemned);
                 let taken = truth.and_then(|truth| truth.snapshots.get(&parent.snapshot));
-                let taken = taken.ok_or_else(|| format!("{key} begins with nothing"))?;
-                if taken.sectors != spec.created_sectors {
-                    return Err(format!("{key} has not the size of its snapshot"));
+                match taken {
+                    Some(taken) if taken.sectors != spec.created_sectors => {
+                        return Err(format!("{key} has not the size of its snapshot"));
+                    }
+                    Some(taken) => taken.clone(),
+                    None if back => Taken::default(),
+                    None => return Err(format!("{key} begins with nothing")),
                 }
-                taken.clone()
             }
         };
         // After a purge, a repeated request for a clone creates it anew. A restoration whose name
@@ -544,8 +552,11 @@ impl World {
             }
             SegmentKind::Forget => {
                 truth.clones.remove(&about.id);
-                // A store may purge the clone during a repeated request, which fails then.
-                let there = |clone: &Truth| !clone.names.is_empty() && clone.fate.again == 0;
+                // A store may purge the clone during a repeated request, which fails then. Its name
+                // may come late.
+                let there = |clone: &Truth| {
+                    !clone.names.is_empty() && clone.fate.again == 0 && !clone.fate.condemned
+                };
                 if self.truths.get(&about.id).is_some_and(there) {
                     return Err(format!("clone {} is forgotten, and is there", about.id));
                 }

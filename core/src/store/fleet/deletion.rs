@@ -235,6 +235,25 @@ impl Procedure for RestoreVolume<'_> {
 }
 
 impl RestoreVolume<'_> {
+    /// Whether another restoration may be about to give the volume another name. A slow deletion
+    /// may have deleted the volume again meanwhile.
+    fn is_second(&self, facts: &mut Facts<'_>, number: u64, newest: &Record) -> Result<bool, Halt> {
+        let now = facts.now();
+        let is_other = |record: &Record| {
+            record.decision == Decision::Restored
+                && record.spec.name != self.name
+                && now < record.at.saturating_add(trash::HANDS_OFF)
+        };
+        if newest.decision == Decision::Restored {
+            return Ok(is_other(newest));
+        }
+        if number < 3 || !read(facts, self.volume, number - 1)?.is_some_and(|old| is_other(&old)) {
+            return Ok(false);
+        }
+        // At its end a restoration removes the records before its own.
+        Ok(read(facts, self.volume, number - 2)?.is_some())
+    }
+
     fn restore(&self, facts: &mut Facts<'_>) -> Result<CatalogEntry, Halt> {
         let RestoreVolume { me, volume, name, of } = self;
         check_volume_name(name).map_err(|error| invalid(error.to_string()))?;
@@ -272,12 +291,8 @@ impl RestoreVolume<'_> {
                 let why = "its deletion was cut short, and it is still called";
                 return Err(invalid(format!("{why} {called}: restore it by that name")).into());
             }
-            // Another restoration may be about to give the volume another name. It would then have
-            // two names.
-            Decision::Restored
-                if old.spec.name != *name
-                    && facts.now() < old.at.saturating_add(trash::HANDS_OFF) =>
-            {
+            // The volume would have two names.
+            Decision::Deleted | Decision::Restored if self.is_second(facts, number, &old)? => {
                 return Err(contended());
             }
             // The record came after the removal of everything. With leases, each deleted volume has

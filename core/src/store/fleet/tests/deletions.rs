@@ -275,6 +275,37 @@ fn a_restoration_that_died_gives_no_second_name() {
 }
 
 #[test]
+fn a_restoration_that_a_slow_deletion_went_over_gives_no_second_name() {
+    let (mut over, delete) =
+        (0, |lease| DeleteVolume { entry: entry(), lease, clones: Some(BTreeSet::new()) });
+    for (before, steps) in (0..20).flat_map(|before| (0..20).map(move |steps| (before, steps))) {
+        let mut place = Place::default();
+        place.run(CreateVolume(entry())).unwrap();
+        place.0.insert(catalog::segment_key(VolumeId(7), 1), Bytes::from("data"));
+        place.run(claim(1));
+        let mut slow = Runner::new(delete(Some(1)), NOW);
+        if (0..before).any(|_| place.step(&mut slow).is_some()) {
+            continue;
+        }
+        let mut cut = Runner::new(restore(), NOW);
+        if (0..steps).any(|_| place.step(&mut cut).is_some()) {
+            continue;
+        }
+        // Its last effect comes late.
+        let last = cut.poll_effect();
+        let _ = place.finish(&mut slow);
+        let restored = place.run(RestoreVolume { name: "b".into(), ..restore() });
+        if let Some(effect) = last {
+            place.carry_out(effect);
+        }
+        let names = ["a", "b"].map(|name| place.0.contains_key(&catalog::name_key(name)));
+        assert_ne!(names, [true, true], "{before} {steps}: {restored:?}");
+        over += u32::from(restored.is_err() && names == [true, false]);
+    }
+    assert!(over > 0);
+}
+
+#[test]
 fn a_deletion_by_an_old_name_does_not_touch_what_was_restored_by_another() {
     // After each step of the deletion, others delete the volume and restore it by another name.
     for steps in 0.. {
