@@ -531,6 +531,10 @@ impl World {
         };
         for parent in clone.spec.parents.iter().take(1) {
             let parent = self.truths.get(&parent.volume);
+            // The name of a purged parent came late: the parent counts as another volume.
+            if parent.is_some_and(|parent| parent.fate.raced) {
+                continue;
+            }
             if clone.fate.exists && !parent.is_some_and(|parent| parent.clones.contains(&id)) {
                 return Err(format!("clone {id} is said to exist, and its parent does not know"));
             }

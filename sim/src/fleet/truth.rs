@@ -37,7 +37,7 @@ pub(super) struct Taken {
 }
 
 /// The fate of a volume, by the operations of operators and their answers.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Fate {
     /// By the last answer to an operator, the volume exists.
     pub exists: bool,
@@ -298,11 +298,14 @@ impl World {
                 }
             }
         };
-        // After a purge, a repeated request for a clone creates it anew. A restoration whose name
-        // comes after the purge takes the name back, and the volume stays purged.
-        let before = self.truths.get(&spec.id);
-        let before = before.filter(|truth| truth.fate.condemned && pending.of_clone && !late);
-        let before = before.map(|truth| truth.late.clone());
+        // After a purge, or after a store has taken a clone back, a repeated request creates the
+        // clone anew. A restoration whose name comes after the purge takes the name back, and the
+        // volume stays purged.
+        let before = self.truths.get(&spec.id).filter(|truth| {
+            let undone = truth.names.is_empty() && !self.is_left(spec.id);
+            pending.of_clone && !late && (truth.fate.condemned || undone)
+        });
+        let before = before.map(|truth| (truth.late.clone(), truth.fate.clone()));
         if before.is_some() {
             self.truths.remove(&spec.id);
             self.operator.attributes.begin_anew(spec.id);
@@ -321,7 +324,12 @@ impl World {
         if fate.made && fate.deleted && fate.restores + fate.again == 0 && !fate.condemned {
             return Err(format!("{key}: volume {} comes back by itself", spec.id));
         }
-        truth.late.extend(before.into_iter().flatten());
+        if let Some((late, fate)) = before {
+            truth.late = late;
+            if !fate.condemned {
+                truth.fate = fate;
+            }
+        }
         if truth.names.is_empty() {
             truth.named = self.now;
         }
