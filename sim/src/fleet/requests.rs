@@ -150,8 +150,8 @@ impl World {
     }
 
     /// Checks that a store with a volume holds its lease. If the store took the lease from a silent
-    /// store, it must have asked that one. After it has taken a lease, it must have looked at the
-    /// name, so that it never serves a volume whose data was gone by then.
+    /// store, it must have asked that one. It must have looked at the name after that, so that it
+    /// never serves a volume that is gone.
     pub(super) fn check_claim(
         &self,
         entry: &Entry,
