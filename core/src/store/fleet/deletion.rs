@@ -313,7 +313,7 @@ impl RestoreVolume<'_> {
         if let Err(NotCreated { error, .. }) = Halt::caught(named)? {
             // After a failure of the location, the name may be there.
             if !matches!(error, VolumeError::Store(_)) {
-                decide(facts, number, &again)?;
+                take_back_record(facts, number, &again)?;
             }
             return Err(error.into());
         }
@@ -330,13 +330,22 @@ impl RestoreVolume<'_> {
         };
         if let Some(error) = refused {
             delete_name(facts, &spec)?;
-            decide(facts, number, &again)?;
+            take_back_record(facts, number, &again)?;
             return Err(error.into());
         }
         reopen(facts, *volume, me.as_ref())?;
         prune(facts, *volume, number)?;
         Ok(entry)
     }
+}
+
+/// Ends a refused restoration: writes the record that the volume is deleted. This removes the
+/// records before, so that nobody waits for the restoration.
+fn take_back_record(facts: &mut Facts<'_>, restored: u64, again: &Record) -> Result<(), Halt> {
+    if let Some(number) = decide(facts, restored, again)? {
+        prune(facts, again.spec.id, number)?;
+    }
+    Ok(())
 }
 
 /// Opens a restored volume: the last step of a restoration, except for the removal of old records.
