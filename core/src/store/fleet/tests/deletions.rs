@@ -447,3 +447,22 @@ fn a_restoration_that_somebody_has_heard_of_is_not_taken_back() {
         assert_eq!(named, first.is_ok() || second.is_ok(), "{steps} {less}: {first:?} {second:?}");
     }
 }
+
+#[test]
+fn a_list_goes_on_if_a_volume_goes_meanwhile() {
+    let size = || (catalog::size_key(VolumeId(7), 3), Bytes::from(catalog::encode_size(4096)));
+    for steps in 0.. {
+        let mut place = Place::default();
+        place.run(CreateVolume(entry())).unwrap();
+        place.0.extend([size()]);
+        let mut list = Runner::new(ReadCatalog::default(), NOW);
+        let listed = (0..steps).find_map(|_| place.step(&mut list));
+        let done = listed.is_some();
+        place.0.clear();
+        let listed = listed.unwrap_or_else(|| place.finish(&mut list)).unwrap();
+        assert_eq!(done, listed.entries.get("a").is_some_and(|a| a.sectors == 4096), "{steps}");
+        if done {
+            break;
+        }
+    }
+}
