@@ -57,7 +57,7 @@ impl World {
         note!(self, "s{store} {id} says in session {session} {message:?}");
         let rivaled = self.stores[store].engines.get(&id).is_some_and(|engine| engine.rivaled);
         if let Some(truth) = self.truths.get_mut(&id).filter(|_| rivaled) {
-            truth.rivaled = Some(self.now);
+            truth.fate.rivaled = Some(self.now);
         }
         let Some(truth) = self.truths.get(&id).filter(|truth| !truth.fate.condemned) else {
             return;

@@ -432,7 +432,7 @@ impl World {
                     self.coverage.shown += 1;
                     let (committed, begun) = (operation.committed, operation.begun);
                     let excused = self.truths.get(&info.id).is_some_and(|truth| {
-                        truth.fate.condemned || truth.rivaled.is_some_and(|at| at >= begun)
+                        truth.fate.condemned || truth.fate.rivaled.is_some_and(|at| at >= begun)
                     });
                     if live.committed < committed && !excused {
                         let shown = live.committed;

@@ -263,22 +263,16 @@ impl World {
 
     /// Drops the procedures of a dead store. Returns their number.
     pub(super) fn drop_tasks(&mut self, store: usize) -> usize {
-        let lost: Vec<u64> = self
-            .tasks
-            .iter()
-            .filter(|(_, entry)| entry.store == store)
-            .map(|(number, _)| *number)
-            .collect();
-        for number in &lost {
-            for (volume, key) in
-                self.tasks.remove(number).map(|entry| entry.left).into_iter().flatten()
-            {
+        let mut lost = 0;
+        for (_, entry) in self.tasks.extract_if(.., |_, entry| entry.store == store) {
+            lost += 1;
+            for (volume, key) in entry.left {
                 if let Some(truth) = self.truths.get_mut(&volume) {
                     truth.late.insert(key);
                 }
             }
         }
-        lost.len()
+        lost
     }
 
     fn task_done(&mut self, entry: Entry, done: Done) {

@@ -56,6 +56,9 @@ pub(super) struct Fate {
     /// An object came or went so late that no store could know. The check at the end skips the
     /// volume then.
     pub raced: bool,
+    /// The time of the last statement of an engine that was open at the same time as one of another
+    /// store. Such an engine may lack commits of the other one.
+    pub rivaled: Option<Time>,
     /// An operator has heard of the volume, at any time.
     pub made: bool,
     /// The number of acknowledged restorations.
@@ -68,9 +71,6 @@ pub(super) struct Truth {
     pub names: BTreeSet<String>,
     /// The time since which the volume has a name.
     named: Time,
-    /// The time of the last statement of an engine that was open at the same time as one of another
-    /// store. Such an engine may lack commits of the other one.
-    pub rivaled: Option<Time>,
     pub fate: Fate,
     pub segments: u64,
     header_crc: u32,
@@ -105,7 +105,6 @@ impl Truth {
         Truth {
             names: BTreeSet::new(),
             named: Time(0),
-            rivaled: None,
             fate: Fate::default(),
             segments: taken.segment,
             header_crc: taken.header_crc,

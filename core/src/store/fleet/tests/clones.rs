@@ -56,6 +56,35 @@ fn a_clone_that_is_asked_for_again_stays_with_its_parent() {
 }
 
 #[test]
+fn a_repeated_request_for_a_clone_does_not_count_on_a_restoration_that_is_refused() {
+    // The parent of a deleted clone is restored after each step of a restoration of the clone.
+    for steps in 0.. {
+        let mut place = Place::default();
+        place.run(CreateVolume(entry())).unwrap();
+        let clone = clone_at(&mut place, NOW, &pinned()).0.unwrap();
+        for id in [VolumeId(7), CLONE] {
+            place.0.insert(catalog::segment_key(id, 1), Bytes::from("data"));
+        }
+        for entry in [clone, entry()] {
+            let delete = DeleteVolume { entry, lease: None, clones: Some(BTreeSet::new()) };
+            place.run(delete).unwrap();
+        }
+        let back = RestoreVolume { volume: CLONE, name: "b".into(), ..restore() };
+        let mut late = Runner::new(back, NOW);
+        let refused = (0..steps).find_map(|_| place.step(&mut late));
+        let done = refused.is_some();
+        place.run(restore()).unwrap();
+        let (again, _) = clone_at(&mut place, NOW + 5, &pinned());
+        let restored = refused.unwrap_or_else(|| place.finish(&mut late));
+        let named = place.0.contains_key(&catalog::name_key("b"));
+        assert!(again.is_err() || named, "{steps}: {restored:?}");
+        if done {
+            break;
+        }
+    }
+}
+
+#[test]
 fn a_clone_of_another_volume_is_not_taken_for_the_one_asked_for() {
     let mut place = Place::default();
     place.run(CreateVolume(entry())).unwrap();

@@ -109,27 +109,32 @@ fn a_volume_that_is_deleted_while_a_store_reopens_it_is_closed() {
 
 #[test]
 fn a_store_that_reopens_a_volume_that_is_being_removed_leaves_nothing() {
-    // A store deletes and purges the volume after each step of the restoration. The restoration
-    // goes on after each step of the purge.
+    // A store deletes the volume after each step of the restoration. It purges the volume at once,
+    // or after a few steps more. The restoration goes on after each step of the purge.
     let delete = || DeleteVolume { entry: entry(), lease: None, clones: Some(BTreeSet::new()) };
     let begin = |steps: u32| {
         let mut place = deleted();
         let mut late = Runner::new(restore(), NOW);
         (0..steps).all(|_| place.step(&mut late).is_none()).then_some((place, late))
     };
-    for steps in 0.. {
+    for (steps, more) in (0..20).flat_map(|steps| (0..5).map(move |more| (steps, more))) {
         if begin(steps).is_none() {
             break;
         }
         for removed in 0.. {
             let (mut place, mut late) = begin(steps).unwrap();
             let _ = place.run(delete());
+            if (0..more).any(|_| place.step(&mut late).is_some()) {
+                break;
+            }
             let mut purge = Runner::new(PurgeVolume(VolumeId(7)), NOW);
-            let done = (0..removed).any(|_| place.step(&mut purge).is_some());
+            let purged = (0..removed).find_map(|_| place.step(&mut purge));
+            let done = purged.is_some();
             let restored = place.finish(&mut late);
-            let purged = if done { Ok(Tended::Nothing) } else { place.finish(&mut purge) };
-            if restored.is_err() && matches!(purged, Ok(Tended::Removed(_))) {
-                assert!(place.0.is_empty(), "{steps} {removed}: {:?}", place.0);
+            let purged = purged.unwrap_or_else(|| place.finish(&mut purge));
+            let gone = !place.0.contains_key(&catalog::segment_key(VolumeId(7), 1));
+            if gone && matches!(purged, Ok(Tended::Removed(_))) {
+                assert!(place.0.is_empty(), "{steps} {more} {removed} {restored:?}: {:?}", place.0);
             }
             if done {
                 break;
