@@ -1,5 +1,5 @@
-//! Copies between the volumes of a target, as a shell sees them: what they move, and what no
-//! initiator can reach by them.
+//! Copies between volumes, as a shell sees them: what they move, and what no initiator can reach by
+//! them. All tests run twice: with one target for both volumes, and with a target for each.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -19,7 +19,7 @@ const J: &str = "iqn.2001-04.com.example:j";
 const NOT_REACHABLE: (u8, u16) = (0x0a, 0x0d02);
 const TOKEN_UNKNOWN: (u8, u16) = (0x05, 0x2304);
 
-fn config() -> Config {
+fn config(has_others: bool) -> Config {
     Config {
         error_recovery_level: 0,
         max_connections: 1,
@@ -34,6 +34,7 @@ fn config() -> Config {
         login_limit: Duration::from_secs(15),
         sessions_per_initiator: 16,
         weak_chap: false,
+        has_others,
         portals: vec!["127.0.0.1:3260".into()],
     }
 }
@@ -68,23 +69,30 @@ fn cdb(action: u8, length: usize) -> [u8; 16] {
     cdb
 }
 
+/// Names a device: its target, and its name there.
+type Unit = (usize, u64);
+
 struct World {
-    target: Target,
+    targets: Vec<Target>,
+    /// The target of each connection.
+    homes: BTreeMap<u64, usize>,
     access: Access,
-    disks: BTreeMap<u64, Vec<u8>>,
-    names: BTreeMap<u64, String>,
+    disks: BTreeMap<Unit, Vec<u8>>,
+    names: BTreeMap<Unit, String>,
     staged: Vec<Vec<u8>>,
     outputs: BTreeMap<u64, BytesMut>,
     numbers: BTreeMap<u64, u32>,
     /// Requests wait here.
     hold: bool,
-    held: Vec<(u64, u64, Request)>,
+    held: Vec<(Unit, u64, Request)>,
 }
 
 impl World {
-    fn new() -> World {
+    fn with(targets: usize) -> World {
+        let target = |_| Target::new(config(targets > 1), Access::default());
         World {
-            target: Target::new(config(), Access::default()),
+            targets: (0..targets).map(target).collect(),
+            homes: BTreeMap::new(),
             access: Access::default(),
             disks: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -99,14 +107,17 @@ impl World {
     fn allow(&mut self, volume: &str, initiators: &[&str]) {
         let grant = |name: &&str| Grant { initiator: (*name).into(), user: None };
         self.access.volumes.insert(volume.into(), initiators.iter().map(grant).collect());
-        self.target.set_access(NOW, self.access.clone());
+        for target in &mut self.targets {
+            target.set_access(NOW, self.access.clone());
+        }
         self.pump();
     }
 
     /// A session of this number with a volume, its unit attention taken.
     fn login(&mut self, id: u64, volume: &str, initiator: &str, loopback: bool) {
         let peer = Peer { address: format!("1:{id}"), portal: "2:3260".into(), loopback };
-        self.target.handle_accept(NOW, id, peer, [7; 32]);
+        self.targets[0].handle_accept(NOW, id, peer, [7; 32]);
+        self.homes.insert(id, 0);
         self.numbers.insert(id, 1);
         let text = format!(
             "InitiatorName={initiator}\0SessionType=Normal\0\
@@ -127,7 +138,7 @@ impl World {
         let mut input = BytesMut::from(&bhs[..]);
         input.extend_from_slice(data);
         input.resize(input.len().next_multiple_of(4), 0);
-        self.target.handle_input(NOW, id, &mut input);
+        self.targets[self.homes[&id]].handle_input(NOW, id, &mut input);
         self.pump();
     }
 
@@ -193,7 +204,7 @@ impl World {
         data[38..550].to_vec()
     }
 
-    fn answer(&mut self, device: u64, id: u64, request: Request) {
+    fn answer(&mut self, device: Unit, id: u64, request: Request) {
         let disk = self.disks.get_mut(&device).unwrap();
         let at = |range: longhaul_core::block::Range| {
             range.lba as usize * 512..range.end() as usize * 512
@@ -220,40 +231,79 @@ impl World {
             }
             _ => Reply::Done,
         };
-        self.target.handle_reply(NOW, device, id, Ok(reply));
+        self.targets[device.0].handle_reply(NOW, device.1, id, Ok(reply));
+    }
+
+    /// The target that has a volume.
+    fn target_of(&self, volume: &str) -> usize {
+        volume.as_bytes()[0] as usize % self.targets.len()
+    }
+
+    fn forget(&mut self, volume: &str) {
+        let target = self.target_of(volume);
+        self.targets[target].handle_volume_gone(NOW, volume, "gone");
+        self.pump();
     }
 
     fn pump(&mut self) {
-        while let Some(event) = self.target.poll_event() {
-            match event {
-                Event::Open { volume } => {
-                    let config = DeviceConfig {
-                        volume: VolumeId(identity(&volume)),
-                        name: volume.clone(),
-                        target_name: format!("iqn.2026-11.io.longhaul:{volume}"),
-                        sectors: SECTORS,
-                        block_bytes: 512,
-                        read_only: false,
-                        reservations: Bytes::new(),
-                        token_secret: TokenSecret([3; 32]),
-                    };
-                    let device = self.target.handle_opened(NOW, &volume, Ok(config)).unwrap();
-                    let fill = volume.as_bytes()[0];
-                    self.disks.insert(device, vec![fill; SECTORS as usize * 512]);
-                    self.names.insert(device, volume);
+        loop {
+            let events = self.targets.iter_mut().enumerate();
+            let next = events.map(|(at, target)| (at, target.poll_event()));
+            let Some((at, event)) = next.into_iter().find_map(|(at, event)| Some((at, event?)))
+            else {
+                return;
+            };
+            self.act(at, event);
+        }
+    }
+
+    fn act(&mut self, at: usize, event: Event) {
+        match event {
+            Event::Place { connection, volume } => {
+                let home = self.target_of(&volume);
+                if home == at {
+                    return self.targets[at].handle_placed(NOW, connection);
                 }
-                Event::Request { device, id, request } if self.hold => {
-                    self.held.push((device, id, request));
-                }
-                Event::Request { device, id, request } => self.answer(device, id, request),
-                Event::Output { connection } => {
-                    while let Some(piece) = self.target.poll_output(connection) {
-                        self.outputs.entry(connection).or_default().extend_from_slice(&piece);
-                    }
-                }
-                Event::Close { connection, .. } => self.target.handle_closed(NOW, connection),
-                _ => {}
+                let login = self.targets[at].take_login(connection).unwrap();
+                self.homes.insert(connection, home);
+                self.targets[home].handle_moved(NOW, connection, login);
             }
+            Event::Open { volume } => {
+                let config = DeviceConfig {
+                    volume: VolumeId(identity(&volume)),
+                    name: volume.clone(),
+                    target_name: format!("iqn.2026-11.io.longhaul:{volume}"),
+                    sectors: SECTORS,
+                    block_bytes: 512,
+                    read_only: false,
+                    reservations: Bytes::new(),
+                    token_secret: TokenSecret([3; 32]),
+                };
+                let device = self.targets[at].handle_opened(NOW, &volume, Ok(config)).unwrap();
+                let fill = volume.as_bytes()[0];
+                self.disks.insert((at, device), vec![fill; SECTORS as usize * 512]);
+                self.names.insert((at, device), volume);
+            }
+            Event::Ask { copy, asker, question } => {
+                let others = self.targets.iter_mut().enumerate().filter(|(other, _)| *other != at);
+                let answer = |(other, target): (usize, &mut Target)| {
+                    (other, target.answer_copy(NOW, &asker, question.clone()))
+                };
+                let answers = others.map(answer).collect();
+                self.targets[at].handle_answers(NOW, copy, answers);
+            }
+            Event::Tell { target, message } => self.targets[target].handle_told(NOW, at, message),
+            Event::Request { device, id, request } if self.hold => {
+                self.held.push(((at, device), id, request));
+            }
+            Event::Request { device, id, request } => self.answer((at, device), id, request),
+            Event::Output { connection } => {
+                while let Some(piece) = self.targets[at].poll_output(connection) {
+                    self.outputs.entry(connection).or_default().extend_from_slice(&piece);
+                }
+            }
+            Event::Close { connection, .. } => self.targets[at].handle_closed(NOW, connection),
+            _ => {}
         }
     }
 
@@ -269,9 +319,7 @@ impl World {
     }
 }
 
-#[test]
-fn data_moves() {
-    let mut world = World::new();
+fn data_moves(mut world: World) {
     world.login(1, "a", I, true);
     world.login(2, "b", I, true);
     world.good(1, &copy("a", "b", 30_000, 1, 3));
@@ -282,9 +330,7 @@ fn data_moves() {
 }
 
 /// CVE-2020-28374: whoever may use one volume of a target must not reach the others through it.
-#[test]
-fn nothing_is_reached_by_its_name_alone() {
-    let mut world = World::new();
+fn nothing_is_reached_by_its_name_alone(mut world: World) {
     world.allow("a", &[I]);
     world.allow("b", &[J]);
     world.login(1, "a", I, false);
@@ -312,9 +358,7 @@ fn nothing_is_reached_by_its_name_alone() {
 
 /// A name proves nothing: somebody else's session from loopback is of no use to one from afar who
 /// has taken its name.
-#[test]
-fn a_name_borrowed_from_loopback_gets_nowhere() {
-    let mut world = World::new();
+fn a_name_borrowed_from_loopback_gets_nowhere(mut world: World) {
     world.allow("a", &[I]);
     // Volume b has no list: it is for loopback only.
     world.login(1, "b", I, true);
@@ -325,9 +369,7 @@ fn a_name_borrowed_from_loopback_gets_nowhere() {
 }
 
 /// Every chunk is asked for again.
-#[test]
-fn a_right_withdrawn_in_mid_copy_ends_it() {
-    let mut world = World::new();
+fn a_right_withdrawn_in_mid_copy_ends_it(mut world: World) {
     world.allow("a", &[I]);
     world.allow("b", &[I]);
     world.login(1, "a", I, false);
@@ -349,17 +391,14 @@ fn a_right_withdrawn_in_mid_copy_ends_it() {
     assert!(world.disk("b").iter().all(|byte| *byte == b'b'), "nothing was written");
 }
 
-#[test]
-fn a_volume_gone_in_mid_copy_ends_it() {
-    let mut world = World::new();
+fn a_volume_gone_in_mid_copy_ends_it(mut world: World) {
     world.login(1, "a", I, true);
     world.login(2, "b", I, true);
     world.hold = true;
     let (cdb, list) = copy("b", "a", 30_000, 0, 0);
     world.start(1, 0x20, &cdb, &list);
     assert_eq!(world.held.len(), 4);
-    world.target.handle_volume_gone(NOW, "b", "gone");
-    world.pump();
+    world.forget("b");
     let (bhs, data) = world.receive(1);
     assert_eq!((bhs[0], bhs[3], data[4]), (0x21, 2, 0x0a), "{data:x?}");
     world.release();
@@ -367,8 +406,34 @@ fn a_volume_gone_in_mid_copy_ends_it() {
     world.login(3, "b", I, true);
     world.hold = true;
     world.start(3, 0x20, &cdb, &list);
-    world.target.handle_volume_gone(NOW, "b", "gone");
+    world.forget("b");
     world.release();
     assert!(world.disk("a").iter().all(|byte| *byte == b'a'));
     let _ = BlockError::Fenced;
+}
+
+macro_rules! with_one_target_and_with_two {
+    ($($name:ident)*) => {
+        mod one {
+            $(#[test]
+            fn $name() {
+                super::$name(super::World::with(1));
+            })*
+        }
+
+        mod two {
+            $(#[test]
+            fn $name() {
+                super::$name(super::World::with(2));
+            })*
+        }
+    };
+}
+
+with_one_target_and_with_two! {
+    data_moves
+    nothing_is_reached_by_its_name_alone
+    a_name_borrowed_from_loopback_gets_nowhere
+    a_right_withdrawn_in_mid_copy_ends_it
+    a_volume_gone_in_mid_copy_ends_it
 }

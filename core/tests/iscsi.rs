@@ -27,6 +27,7 @@ fn config() -> Config {
         login_limit: Duration::from_secs(15),
         sessions_per_initiator: 16,
         weak_chap: false,
+        has_others: false,
         portals: vec!["127.0.0.1:3260".into()],
     }
 }

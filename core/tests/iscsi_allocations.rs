@@ -71,6 +71,7 @@ impl World {
             login_limit: Duration::from_secs(15),
             sessions_per_initiator: 64,
             weak_chap: false,
+            has_others: false,
             portals: Vec::new(),
         };
         let mut target = Target::new(config, Access::default());

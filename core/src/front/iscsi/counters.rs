@@ -36,6 +36,23 @@ pub(super) enum Abort {
 }
 
 impl Counters {
+    /// Adds those of another target.
+    pub fn add(&mut self, other: &Counters) {
+        for (count, more) in self.commands.iter_mut().zip(other.commands) {
+            *count += more;
+        }
+        for (reason, more) in &other.rejects {
+            *self.rejects.entry(*reason).or_default() += more;
+        }
+        self.header_digest_errors += other.header_digest_errors;
+        self.data_digest_errors += other.data_digest_errors;
+        self.logins += other.logins;
+        self.logins_refused += other.logins_refused;
+        self.logins_redirected += other.logins_redirected;
+        self.aborted_by_function += other.aborted_by_function;
+        self.aborted_by_loss += other.aborted_by_loss;
+    }
+
     pub(super) fn command(&mut self, opcode: u8) {
         self.commands[CommandClass::of(opcode) as usize] += 1;
     }

@@ -1,5 +1,6 @@
 //! Events: what a target asks of the shell.
 
+use super::foreign::{Asker, CopyId, CopyMessage, CopyQuestion, TargetId};
 use super::identity::{ConnectionId, DeviceId, Identity};
 use crate::block::Request;
 use bytes::Bytes;
@@ -7,6 +8,17 @@ use bytes::Bytes;
 /// An event for the shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// A login is authorized for a volume that another target may have. If this one has it, answer
+    /// with [`handle_placed`](super::Target::handle_placed). Else move the login with
+    /// [`take_login`](super::Target::take_login) and
+    /// [`handle_moved`](super::Target::handle_moved). Only with
+    /// [`Config::has_others`](super::Config::has_others).
+    Place {
+        /// The connection that logs in.
+        connection: ConnectionId,
+        /// Name of the volume.
+        volume: String,
+    },
     /// Answer with [`handle_opened`](super::Target::handle_opened).
     Open {
         /// Name of the volume.
@@ -16,6 +28,26 @@ pub enum Event {
     List {
         /// The connection that asks.
         connection: ConnectionId,
+    },
+    /// Ask all other targets of this host with [`answer_copy`](super::Target::answer_copy). Give
+    /// their answers to [`handle_answers`](super::Target::handle_answers). Only with
+    /// [`Config::has_others`](super::Config::has_others).
+    Ask {
+        /// The copy.
+        copy: CopyId,
+        /// The initiator that asked for it.
+        asker: Asker,
+        /// The question.
+        question: CopyQuestion,
+    },
+    /// Give this to [`handle_told`](super::Target::handle_told) of another target, in any order. If
+    /// there is no such target any more, give [`undelivered`](CopyMessage::undelivered) to this
+    /// one.
+    Tell {
+        /// The other target.
+        target: TargetId,
+        /// The message.
+        message: CopyMessage,
     },
     /// Answer with [`handle_reply`](super::Target::handle_reply), in any order. In a
     /// [`Request::Stage`] the number of the object is 0. Draw another one, and use that in the

@@ -116,6 +116,17 @@ pub enum LoginStep {
     },
 }
 
+impl LoginStep {
+    /// The volume that it needs, for a login to one.
+    pub(super) fn volume(&self) -> Option<&str> {
+        match self {
+            LoginStep::Open { volume } => Some(volume),
+            LoginStep::Admit { identity, .. } => identity.volume.as_deref(),
+            LoginStep::Send(_) | LoginStep::Done(_) | LoginStep::Fail { .. } => None,
+        }
+    }
+}
+
 /// The refusal of a login.
 #[derive(Debug)]
 struct LoginRefusal {
@@ -734,6 +745,12 @@ impl Login {
     #[must_use]
     pub fn uses_chap(&self) -> bool {
         matches!(self.method, Some(Some(_)))
+    }
+
+    /// Whether the initiator has proved with CHAP who it is.
+    #[must_use]
+    pub fn has_proof(&self) -> bool {
+        self.user().is_some()
     }
 
     /// Refuses an initiator that has failed too often lately. It may come back after `wait`.

@@ -4,7 +4,7 @@ use super::config::Config;
 use super::connection::{CommandWindow, PduOutput};
 use super::framing::Framing;
 use super::identity::{Identity, Peer};
-use super::login::Login;
+use super::login::{Login, LoginStep};
 use super::parameters::Parameters;
 use super::text::TextPdu;
 use crate::block::Time;
@@ -12,6 +12,12 @@ use crate::wire::iscsi::ResponseHeader;
 
 /// Longest data segment in bytes before another length was declared (§13.12).
 const LOGIN_SEGMENT_BYTES: usize = 8192;
+
+/// A login on its way to the target that has its volume ([`Target::take_login`]).
+///
+/// [`Target::take_login`]: super::Target::take_login
+#[derive(Debug)]
+pub struct MovedLogin(pub(super) Box<LoginConnection>);
 
 /// A connection that logs in.
 #[derive(Debug)]
@@ -31,6 +37,10 @@ pub(super) struct LoginConnection {
     /// The volume that the login waits for.
     pub(super) opening: Option<String>,
     pub(super) admitted: Option<(Identity, Parameters)>,
+    /// The step that waits until it is known which target has the volume.
+    pub(super) placing: Option<LoginStep>,
+    /// This target has the volume.
+    pub(super) placed: bool,
 }
 
 impl LoginConnection {
@@ -47,11 +57,13 @@ impl LoginConnection {
             begun: false,
             opening: None,
             admitted: None,
+            placing: None,
+            placed: !config.has_others,
         }
     }
 
     pub(super) fn wants_input(&self) -> bool {
-        self.opening.is_none()
+        self.opening.is_none() && self.placing.is_none()
     }
 
     pub(super) fn wanted(&self) -> usize {

@@ -23,6 +23,7 @@ pub(in crate::front::iscsi) fn config() -> Config {
         login_limit: Duration::from_secs(15),
         sessions_per_initiator: 8,
         weak_chap: false,
+        has_others: false,
         portals: vec!["0.0.0.0:3260".to_owned(), "10.0.0.2:3261".to_owned()],
     }
 }

@@ -14,36 +14,53 @@
 
 use super::Target;
 use crate::block::Range;
-use crate::front::iscsi::copies::{CopyId, CopyNotice};
+use crate::front::iscsi::copies::{CopyNotice, CopyUnit, ForeignUnits, WaitingCopy};
+use crate::front::iscsi::devices::TargetDevice;
+use crate::front::iscsi::foreign::{
+    Asker, CopyAnswer, CopyId, CopyMessage, CopyQuestion, TargetId, UnitFacts,
+};
 use crate::front::iscsi::session::Session;
 use crate::front::iscsi::tasks::SessionTasks;
-use crate::front::iscsi::{DeviceId, Identity};
+use crate::front::iscsi::{Device, DeviceId, Event};
 use crate::front::scsi::copy::{
     CopyFailure, CopyJob, CopyMove, CopyPart, CopyPlan, CopyProblem, CscdDescriptor, Designator,
-    PartFailure, PartOrder, Rod, SegmentDescriptor,
+    PartFailure, PartOrder, Rod, RodToken, SegmentDescriptor, UnitId,
 };
 use crate::front::scsi::{NexusId, Side, TaskId};
 
-fn is_same_initiator(a: &Identity, b: &Identity) -> bool {
-    a.initiator == b.initiator && a.user == b.user
-}
-
 impl Target {
+    /// The initiator of a session, which asks for copies.
+    fn asker(&self, serial: u32) -> Option<Asker> {
+        let session = self.sessions.get(serial)?;
+        Some(Asker::new(&session.identity, session.loopback))
+    }
+
     /// The nexus through which a copy of session `serial` may use a device; see the module
     /// documentation. If there are several, one that reservations admit.
     fn reach(&self, serial: u32, device: DeviceId, write: bool) -> Option<NexusId> {
-        let (own, unit) = (self.sessions.get(serial)?, self.devices.get(device)?);
-        let Identity { initiator, user, .. } = &own.identity;
-        if !self.access.may_use(initiator, user.as_deref(), own.loopback, &unit.volume) {
+        self.reach_as(&self.asker(serial)?, Some(serial), device, write)
+    }
+
+    /// The same for an initiator. It may have sent the command to another target of the host.
+    pub(super) fn reach_as(
+        &self,
+        asker: &Asker,
+        serial: Option<u32>,
+        device: DeviceId,
+        write: bool,
+    ) -> Option<NexusId> {
+        let unit = self.devices.get(device)?;
+        let Asker { initiator, user, loopback } = asker;
+        if !self.access.may_use(initiator, user.as_deref(), *loopback, &unit.volume) {
             return None;
         }
         let usable = |session: &&Session| {
             session.device == Some(device)
                 && !session.ended
-                && is_same_initiator(&session.identity, &own.identity)
+                && asker.is(&session.identity)
                 && session.is_allowed(&self.access)
         };
-        if usable(&own) {
+        if let Some(own) = serial.and_then(|serial| self.sessions.get(serial)).filter(usable) {
             return Some(own.nexus);
         }
         let mut nexuses = self.sessions.iter().filter(usable).map(|session| session.nexus);
@@ -52,18 +69,35 @@ impl Target {
         Some(std::iter::once(first).chain(nexuses).find(lets).unwrap_or(first))
     }
 
-    /// The device with a designator, among those that the copy may use.
-    fn find(&self, serial: u32, name: &Designator, write: bool) -> Option<DeviceId> {
-        let mut called = self
-            .devices
-            .iter()
-            .filter(|(id, unit)| {
-                unit.device.is_called(name) && self.reach(serial, *id, write).is_some()
-            })
-            .map(|(id, _)| id);
-        let found = called.next()?;
+    /// The devices with a designator, among those that an initiator's copy may use.
+    pub(super) fn find_as<'a>(
+        &'a self,
+        asker: &'a Asker,
+        name: &'a Designator,
+        write: bool,
+    ) -> impl Iterator<Item = UnitFacts> + 'a {
+        let usable = move |(id, unit): &(DeviceId, &TargetDevice)| {
+            unit.device.is_called(name) && self.reach_as(asker, None, *id, write).is_some()
+        };
+        self.devices.iter().filter(usable).map(|(id, unit)| facts(id, &unit.device))
+    }
+
+    /// The unit with a designator, among those that the copy may use, and its name for the job.
+    fn find(&self, found: &mut FoundUnits, name: &Designator, write: bool) -> Option<FoundUnit> {
+        let own = self.find_as(&found.asker, name, write).map(|unit| (None, unit));
+        let asked = |(its, for_write, ..): &&(Designator, bool, TargetId, UnitFacts)| {
+            (its, *for_write) == (name, write)
+        };
+        let foreign = found.answers.iter().filter(asked);
+        let mut called = own.chain(foreign.map(|(.., target, unit)| (Some(*target), *unit)));
+        let (target, facts) = called.next()?;
         // Designators are cut from longer identities, so two may be equal.
-        called.next().is_none().then_some(found)
+        if called.next().is_some() {
+            return None;
+        }
+        drop(called);
+        let id = target.map_or(facts.device, |target| found.names.name(target, facts));
+        Some(FoundUnit { id, facts })
     }
 
     /// Acts on the notices of devices about copies.
@@ -72,13 +106,18 @@ impl Target {
             match notice {
                 CopyNotice::Begin { copy, task, plan } => self.begin_copy(copy, task, plan),
                 CopyNotice::End { copy } => {
+                    if self.copies.stop_waiting(copy).is_some() {
+                        self.start_copy(copy, 0, (Ok(Vec::new()), None), ForeignUnits::default());
+                    }
                     if let Some((_, job)) = self.copies.job(copy) {
                         job.stop();
                     }
                     self.advance_copy(copy);
                 }
                 CopyNotice::Part { task, result } => {
-                    if let Some(copy) = self.copies.end_part(task, result) {
+                    if let Some((target, task)) = self.copies.end_foreign(task) {
+                        self.tell_target(target, CopyMessage::Done { task, result });
+                    } else if let Some(copy) = self.copies.end_part(task, result) {
                         self.report_progress(copy);
                         self.advance_copy(copy);
                     }
@@ -89,67 +128,139 @@ impl Target {
 
     fn begin_copy(&mut self, copy: CopyId, task: TaskId, plan: CopyPlan) {
         let serial = SessionTasks::serial_of(task);
+        let question = if self.config.has_others { question(&plan) } else { None };
+        match question.zip(self.asker(serial)) {
+            Some((question, asker)) => {
+                self.copies.wait(copy, WaitingCopy { task, plan });
+                self.events.push_back(Event::Ask { copy, asker, question });
+            }
+            None => self.plan_copy(copy, WaitingCopy { task, plan }, Vec::new()),
+        }
+    }
+
+    /// Plans a copy with what other targets have answered.
+    pub(super) fn plan_copy(
+        &mut self,
+        copy: CopyId,
+        WaitingCopy { task, plan }: WaitingCopy,
+        answers: Vec<(TargetId, CopyAnswer)>,
+    ) {
+        let serial = SessionTasks::serial_of(task);
         let mut token = None;
+        // Without the session nothing is reachable.
+        let asker = self.asker(serial).unwrap_or_else(Asker::nobody);
+        let mut found = FoundUnits { asker, answers: Vec::new(), names: ForeignUnits::default() };
         let moves = match plan {
             CopyPlan::Segments { descriptors, segments } => {
+                found.take(&plan_units(&descriptors, &segments), answers);
                 let plain = |(index, segment): (usize, &SegmentDescriptor)| {
                     let failed = |problem| CopyFailure { segment: index as u16, problem };
-                    self.segment(serial, &descriptors, segment).map_err(failed)
+                    self.segment(&mut found, &descriptors, segment).map_err(failed)
                 };
                 segments.iter().enumerate().map(plain).collect()
             }
             CopyPlan::Zeroes { ranges } => self.zeroes(copy.0, &ranges),
             CopyPlan::Token { token: bytes, creator, skip, ranges, delete } => {
-                let unknown = CopyFailure { segment: 0, problem: CopyProblem::unknown_token() };
-                let source = self.find(serial, &creator, false).ok_or(unknown);
-                let now = self.now;
-                source.and_then(|source| {
-                    let unit = self.devices.get_mut(source).ok_or(unknown)?;
-                    let used = unit.device.use_token(now, &bytes, delete);
-                    let grant = used.map_err(|code| CopyFailure {
-                        segment: 0,
-                        problem: CopyProblem::Token(code),
-                    })?;
-                    token = Some((source, grant.id));
+                let granted = self.grant(&mut found, &creator, (&bytes, delete), answers);
+                granted.and_then(|(source, unit, grant)| {
+                    token = Some((unit, grant.id));
                     self.redeem(copy.0, source, &grant, skip, &ranges)
                 })
             }
         };
+        self.start_copy(copy, serial, (moves, token), found.names);
+        self.advance_copy(copy);
+    }
+
+    fn start_copy(
+        &mut self,
+        copy: CopyId,
+        serial: u32,
+        (moves, token): (Result<Vec<CopyMove>, CopyFailure>, Option<(CopyUnit, u64)>),
+        foreign: ForeignUnits,
+    ) {
         let (job, failure) = match moves {
             Ok(moves) => (CopyJob::new(moves), None),
             Err(failure) => (CopyJob::new(Vec::new()), Some(failure)),
         };
-        self.copies.begin(copy, serial, job, token);
-        match failure {
-            Some(failure) => self.end_copy(copy, Err(failure)),
-            None => self.advance_copy(copy),
+        self.copies.begin(copy, serial, job, token, foreign);
+        if let Some(failure) = failure {
+            self.end_copy(copy, Err(failure));
+        }
+    }
+
+    /// The data of a token, with the unit that made it and its name for the job.
+    fn grant(
+        &mut self,
+        found: &mut FoundUnits,
+        creator: &Designator,
+        (token, delete): (&RodToken, bool),
+        answers: Vec<(TargetId, CopyAnswer)>,
+    ) -> Result<(UnitId, CopyUnit, Rod), CopyFailure> {
+        let failed = |problem| CopyFailure { segment: 0, problem };
+        let refused = |code| failed(CopyProblem::Token(code));
+        let mut own = self.find_as(&found.asker, creator, false).map(|unit| unit.device);
+        let (first, more) = (own.next(), own.next().is_some());
+        drop(own);
+        let mut foreign: Vec<_> = answers
+            .into_iter()
+            .filter_map(|(target, answer)| match answer {
+                CopyAnswer::Token(Some((facts, result))) => Some((target, facts, result)),
+                CopyAnswer::Token(None) | CopyAnswer::Units(_) => None,
+            })
+            .collect();
+        let one = !more && usize::from(first.is_some()) + foreign.len() == 1;
+        match (first, foreign.pop()) {
+            (Some(device), None) if one => {
+                let unit = self.devices.get_mut(device);
+                let unit = unit.ok_or(failed(CopyProblem::unknown_token()))?;
+                let grant = unit.device.use_token(self.now, token, delete).map_err(refused)?;
+                Ok((device, CopyUnit::Own(device), grant))
+            }
+            (None, Some((target, facts, result))) if one => {
+                let grant = result.map_err(refused)?;
+                let unit = CopyUnit::Foreign(target, facts.device);
+                Ok((found.names.name(target, facts), unit, grant))
+            }
+            (_, last) => {
+                // Designators are cut from longer identities, so two may be equal.
+                for (target, facts, result) in foreign.into_iter().chain(last) {
+                    if let Ok(grant) = result {
+                        self.release_token(
+                            CopyUnit::Foreign(target, facts.device),
+                            grant.id,
+                            false,
+                        );
+                    }
+                }
+                Err(failed(CopyProblem::unknown_token()))
+            }
         }
     }
 
     /// The move of a segment of an EXTENDED COPY.
     fn segment(
         &self,
-        serial: u32,
+        found: &mut FoundUnits,
         descriptors: &[CscdDescriptor],
         segment: &SegmentDescriptor,
     ) -> Result<CopyMove, CopyProblem> {
-        let unit = |index: u16, side: Side| {
+        let mut unit = |index: u16, side: Side| {
             let descriptor =
                 descriptors.get(usize::from(index)).ok_or(CopyProblem::NoDescriptor(side))?;
             let write = side == Side::Destination;
-            let found =
-                descriptor.designator.as_ref().and_then(|name| self.find(serial, name, write));
-            let id = found.ok_or(CopyProblem::NotReachable(side))?;
-            let unit = self.devices.get(id).ok_or(CopyProblem::NotReachable(side))?;
-            if unit.device.block_bytes() != descriptor.block_bytes {
+            let name = descriptor.designator.as_ref();
+            let found = name.and_then(|name| self.find(found, name, write));
+            let found = found.ok_or(CopyProblem::NotReachable(side))?;
+            if found.facts.block_bytes != descriptor.block_bytes {
                 return Err(CopyProblem::BlockLength(index));
             }
-            Ok((id, &unit.device))
+            Ok((found.id, found.facts))
         };
         let (source, from) = unit(segment.source, Side::Source)?;
         let (destination, to) = unit(segment.destination, Side::Destination)?;
         let counted = if segment.of_destination { to } else { from };
-        let bytes = u64::from(segment.blocks) * u64::from(counted.block_bytes());
+        let bytes = u64::from(segment.blocks) * u64::from(counted.block_bytes);
         let blocks = |block_bytes: u32| {
             let block_bytes = u64::from(block_bytes);
             bytes
@@ -157,16 +268,16 @@ impl Target {
                 .then_some(bytes / block_bytes)
                 .ok_or(CopyProblem::Inexact)
         };
-        let (from_blocks, to_blocks) = (blocks(from.block_bytes())?, blocks(to.block_bytes())?);
+        let (from_blocks, to_blocks) = (blocks(from.block_bytes)?, blocks(to.block_bytes)?);
         let out_of = |side| CopyProblem::OutOfRange(side);
-        let range = from.sectors_of(segment.source_lba, from_blocks);
+        let range = from.range(segment.source_lba, from_blocks);
         let range = range.ok_or(out_of(Side::Source))?;
-        let there = to.sectors_of(segment.destination_lba, to_blocks);
+        let there = to.range(segment.destination_lba, to_blocks);
         let there = there.ok_or(out_of(Side::Destination))?;
         Ok(CopyMove {
             source: Some(source),
             destination,
-            into: to.volume(),
+            into: to.volume,
             from: range,
             lba: there.lba,
             watch: None,
@@ -237,26 +348,45 @@ impl Target {
     }
 
     /// Begins the parts that may begin. Ends the copy if nothing of it is left.
-    fn advance_copy(&mut self, copy: CopyId) {
+    pub(super) fn advance_copy(&mut self, copy: CopyId) {
         let mut changed = Vec::new();
         while let Some((serial, job)) = self.copies.job(copy)
             && let Some(PartOrder { id, unit, part }) = job.poll()
         {
-            let write = !matches!(part, CopyPart::Stage { .. });
-            let Some(nexus) = self.reach(serial, unit, write) else {
-                self.copies.fail_part(copy, id, PartFailure::NotReachable);
-                continue;
-            };
-            let task = self.copies.begin_part(copy, id, unit);
-            if let Some(unit) = self.devices.get_mut(unit) {
-                unit.device.handle_part(self.now, nexus, task, part);
+            match self.copies.unit(copy, unit) {
+                CopyUnit::Own(device) => {
+                    let write = !matches!(part, CopyPart::Stage { .. });
+                    let Some(nexus) = self.reach(serial, device, write) else {
+                        self.copies.fail_part(copy, id, PartFailure::NotReachable);
+                        continue;
+                    };
+                    let task = self.copies.begin_part(copy, id, CopyUnit::Own(device));
+                    if let Some(unit) = self.devices.get_mut(device) {
+                        unit.device.handle_part(self.now, nexus, task, part);
+                    }
+                    changed.push(device);
+                }
+                unit @ CopyUnit::Foreign(target, device) => {
+                    let Some(asker) = self.asker(serial) else {
+                        self.copies.fail_part(copy, id, PartFailure::NotReachable);
+                        continue;
+                    };
+                    let task = self.copies.begin_part(copy, id, unit);
+                    self.tell_target(target, CopyMessage::Part { task, device, asker, part });
+                }
             }
-            changed.push(unit);
         }
-        for (device, task) in self.copies.needless_parts(copy) {
-            if let Some(unit) = self.devices.get_mut(device) {
-                unit.device.end_part(self.now, task);
-                changed.push(device);
+        for (unit, task) in self.copies.needless_parts(copy) {
+            match unit {
+                CopyUnit::Own(device) => {
+                    if let Some(unit) = self.devices.get_mut(device) {
+                        unit.device.end_part(self.now, task);
+                        changed.push(device);
+                    }
+                }
+                CopyUnit::Foreign(target, _) => {
+                    self.tell_target(target, CopyMessage::End { task });
+                }
             }
         }
         if let Some((_, job)) = self.copies.job(copy)
@@ -279,13 +409,9 @@ impl Target {
 
     fn end_copy(&mut self, copy: CopyId, result: Result<(), CopyFailure>) {
         let Some(token) = self.copies.end(copy) else { return };
-        if let Some((device, token)) = token
-            && let Some(unit) = self.devices.get_mut(device)
-        {
+        if let Some((unit, token)) = token {
             let revoked = result.is_err_and(|failure| failure.is_change());
-            unit.device.release_token(self.now, token, revoked);
-            self.take_outputs(device);
-            self.forget_idle(device);
+            self.release_token(unit, token, revoked);
         }
         if let Some(unit) = self.devices.get_mut(copy.0) {
             unit.device.handle_copied(self.now, copy.1, result);
@@ -294,13 +420,97 @@ impl Target {
         }
     }
 
-    /// Ends the copies of a device that is gone, and its parts of others.
-    pub(super) fn forget_copies(&mut self, device: DeviceId) {
-        for (device, token) in self.copies.forget_device(device) {
-            if let Some(unit) = self.devices.get_mut(device) {
-                unit.device.release_token(self.now, token, false);
-                self.take_outputs(device);
+    /// A copy does not use a token any more.
+    pub(super) fn release_token(&mut self, unit: CopyUnit, token: u64, revoked: bool) {
+        match unit {
+            CopyUnit::Own(device) => {
+                if let Some(unit) = self.devices.get_mut(device) {
+                    unit.device.release_token(self.now, token, revoked);
+                    self.take_outputs(device);
+                    self.forget_idle(device);
+                }
+            }
+            CopyUnit::Foreign(target, device) => {
+                self.tell_target(target, CopyMessage::Release { device, token, revoked });
             }
         }
+    }
+
+    /// Ends the copies of a device that is gone, and its parts of others.
+    pub(super) fn forget_copies(&mut self, device: DeviceId) {
+        for (unit, token) in self.copies.forget_device(device) {
+            self.release_token(unit, token, false);
+        }
+    }
+}
+
+/// The units that a copy may use.
+struct FoundUnits {
+    asker: Asker,
+    /// Those of other targets: designator, whether the copy may write to it, target, unit.
+    answers: Vec<(Designator, bool, TargetId, UnitFacts)>,
+    /// Their names for the job.
+    names: ForeignUnits,
+}
+
+/// A unit that a copy may use, and its name for the job.
+struct FoundUnit {
+    id: UnitId,
+    facts: UnitFacts,
+}
+
+impl FoundUnits {
+    /// Takes the answers about the units with these designators.
+    fn take(&mut self, asked: &[(Designator, bool)], answers: Vec<(TargetId, CopyAnswer)>) {
+        for (target, answer) in answers {
+            let CopyAnswer::Units(units) = answer else { continue };
+            for ((name, write), units) in asked.iter().zip(units) {
+                let found = units.into_iter().map(|unit| (name.clone(), *write, target, unit));
+                self.answers.extend(found);
+            }
+        }
+    }
+}
+
+/// What a copy has to know of units.
+pub(super) fn facts(id: DeviceId, device: &Device) -> UnitFacts {
+    UnitFacts {
+        device: id,
+        volume: device.volume(),
+        block_bytes: device.block_bytes(),
+        sectors: device.sectors(),
+    }
+}
+
+/// The units that a plan names; those of destinations have to be writable.
+fn plan_units(
+    descriptors: &[CscdDescriptor],
+    segments: &[SegmentDescriptor],
+) -> Vec<(Designator, bool)> {
+    let mut units: Vec<(Designator, bool)> = Vec::new();
+    for segment in segments {
+        for (index, write) in [(segment.source, false), (segment.destination, true)] {
+            let descriptor = descriptors.get(usize::from(index));
+            let Some(name) = descriptor.and_then(|it| it.designator.clone()) else { continue };
+            if !units.contains(&(name.clone(), write)) {
+                units.push((name, write));
+            }
+        }
+    }
+    units
+}
+
+/// What to ask other targets about a plan.
+fn question(plan: &CopyPlan) -> Option<CopyQuestion> {
+    match plan {
+        CopyPlan::Segments { descriptors, segments } => {
+            Some(CopyQuestion::Units(plan_units(descriptors, segments)))
+        }
+        CopyPlan::Token { token, creator, delete, .. } => Some(CopyQuestion::Token {
+            creator: creator.clone(),
+            token: token.clone(),
+            delete: *delete,
+        }),
+        CopyPlan::Zeroes { .. } => None,
     }
 }

@@ -1,10 +1,11 @@
 //! The login of a connection, and its way into a session (RFC 7143 §6.3).
 
 use super::{ConnectionPhase, MAX_CONNECTIONS, Target, Timer};
+use crate::block::Time;
 use crate::front::iscsi::connection::{CommandWindow, Connection};
 use crate::front::iscsi::framing::Incoming;
 use crate::front::iscsi::login::{Login, LoginStep, status};
-use crate::front::iscsi::login_connection::LoginConnection;
+use crate::front::iscsi::login_connection::{LoginConnection, MovedLogin};
 use crate::front::iscsi::session::Session;
 use crate::front::iscsi::{
     CloseReason, ConnectionId, Event, Identity, OpenError, PORTAL_GROUP, Parameters, Peer,
@@ -66,6 +67,50 @@ impl Target {
         true
     }
 
+    /// The answer to [`Event::Place`]: this target has the volume.
+    pub fn handle_placed(&mut self, now: Time, id: ConnectionId) {
+        self.now = now;
+        let Some(ConnectionPhase::Login(entry)) = self.connections.get_mut(&id) else { return };
+        entry.placed = true;
+        if let Some(step) = entry.placing.take() {
+            self.enter(id, step);
+        }
+    }
+
+    /// The answer to [`Event::Place`]: another target has the volume. From now on the connection is
+    /// none of this target. `None` if its login has ended meanwhile.
+    pub fn take_login(&mut self, id: ConnectionId) -> Option<MovedLogin> {
+        let Some(ConnectionPhase::Login(entry)) = self.connections.get(&id) else { return None };
+        entry.placing.as_ref()?;
+        let Some(ConnectionPhase::Login(entry)) = self.connections.remove(&id) else { return None };
+        self.timers.remove(&(entry.limit, Timer::Login(id)));
+        // This target has counted its failures.
+        if let Some(initiator) = entry.login.initiator().filter(|_| entry.login.has_proof()) {
+            self.failures.handle_success(&entry.peer.address, initiator);
+        }
+        Some(MovedLogin(entry))
+    }
+
+    /// A login comes from another target of this host, with the same clock. It goes on where it
+    /// stood. Afterwards take output of the connection, whether an event asks for it or not.
+    pub fn handle_moved(&mut self, now: Time, id: ConnectionId, login: MovedLogin) {
+        self.now = now;
+        let MovedLogin(mut entry) = login;
+        let step = entry.placing.take();
+        entry.placed = true;
+        self.timers.insert((entry.limit, Timer::Login(id)));
+        self.connections.insert(id, ConnectionPhase::Login(entry));
+        if self.shutting_down || self.connections.len() > MAX_CONNECTIONS {
+            let reason = match self.shutting_down {
+                true => CloseReason::Shutdown,
+                false => CloseReason::Refused("the target has too many connections".to_owned()),
+            };
+            self.close_login(id, reason);
+        } else if let Some(step) = step {
+            self.enter(id, step);
+        }
+    }
+
     /// Acts on the step of a login.
     pub(super) fn enter(&mut self, id: ConnectionId, step: LoginStep) {
         let mut step = step;
@@ -73,6 +118,13 @@ impl Target {
             let Some(ConnectionPhase::Login(entry)) = self.connections.get(&id) else { return };
             let window = self.window_of(entry.tsih, entry.cmd_sn);
             let Some(ConnectionPhase::Login(entry)) = self.connections.get_mut(&id) else { return };
+            if !entry.placed
+                && let Some(volume) = step.volume().map(str::to_owned)
+            {
+                entry.placing = Some(step);
+                self.events.push_back(Event::Place { connection: id, volume });
+                return;
+            }
             step = match step {
                 LoginStep::Send(pdu) => {
                     entry.send(&pdu, window);
@@ -215,6 +267,8 @@ impl Target {
     fn window_of(&self, tsih: u16, cmd_sn: u32) -> CommandWindow {
         match self.sessions.of_tsih(tsih) {
             Some(session) => session.window(),
+            // The session may be one of another target. A closed window takes nothing back.
+            None if tsih != 0 => CommandWindow { expected: cmd_sn, max: cmd_sn.wrapping_sub(1) },
             None => {
                 CommandWindow { expected: cmd_sn, max: cmd_sn.wrapping_add(self.commands() - 1) }
             }

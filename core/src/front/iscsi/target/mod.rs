@@ -4,6 +4,7 @@
 //! The target passes the outputs of one to the others, and keeps the timers of all.
 
 mod copies;
+mod foreign;
 mod login;
 
 use super::connection::PduOutput;

@@ -31,7 +31,21 @@ pub fn config() -> Config {
         login_limit: Duration::from_secs(15),
         sessions_per_initiator: 4,
         weak_chap: false,
+        has_others: false,
         portals: vec!["127.0.0.1:3260".into()],
+    }
+}
+
+pub fn device_config() -> DeviceConfig {
+    DeviceConfig {
+        volume: VolumeId(1),
+        name: "v".into(),
+        target_name: format!("{TARGET_PREFIX}v"),
+        sectors: SECTORS,
+        block_bytes: 512,
+        read_only: false,
+        reservations: Bytes::new(),
+        token_secret: TokenSecret([0; 32]),
     }
 }
 
@@ -205,17 +219,7 @@ impl World {
         };
         self.target.handle_accept(self.now, id, peer, [0; 32]);
         if self.target.skip_open("v") {
-            let config = DeviceConfig {
-                volume: VolumeId(1),
-                name: "v".into(),
-                target_name: format!("{TARGET_PREFIX}v"),
-                sectors: SECTORS,
-                block_bytes: 512,
-                read_only: false,
-                reservations: Bytes::new(),
-                token_secret: TokenSecret([0; 32]),
-            };
-            assert!(self.target.handle_opened(self.now, "v", Ok(config)).is_some());
+            assert!(self.target.handle_opened(self.now, "v", Ok(device_config())).is_some());
         }
         let stat_sn = 0xffff_fff0;
         self.target.skip_login(id, identity, parameters, cmd_sn, stat_sn)?;

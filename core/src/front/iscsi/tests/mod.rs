@@ -7,6 +7,7 @@ pub(super) mod device;
 mod driver;
 mod guesses;
 mod management;
+mod moved;
 mod random;
 mod recovery;
 mod sessions;

@@ -58,10 +58,10 @@ impl Device {
         self.unit.config.volume
     }
 
-    /// The sectors of these blocks, if the unit has them.
+    /// Sectors of the unit, in whole blocks.
     #[must_use]
-    pub fn sectors_of(&self, lba: u64, blocks: u64) -> Option<Range> {
-        self.unit.range(lba, blocks).ok()
+    pub fn sectors(&self) -> u64 {
+        self.unit.blocks() * self.unit.block_sectors()
     }
 
     /// Bytes in a block.
