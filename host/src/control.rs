@@ -88,3 +88,24 @@ pub enum HostCommand {
         name: String,
     },
 }
+
+impl HostCommand {
+    /// The volume that it is about.
+    #[must_use]
+    pub fn volume(&self) -> &str {
+        match self {
+            HostCommand::Attach { volume, .. }
+            | HostCommand::CancelAttach { volume }
+            | HostCommand::Detach { volume, .. }
+            | HostCommand::Limit { volume, .. }
+            | HostCommand::Record { volume, .. }
+            | HostCommand::Stop { volume }
+            | HostCommand::Replay { volume, .. }
+            | HostCommand::Pin { volume, .. }
+            | HostCommand::Unpin { volume, .. }
+            | HostCommand::Warm { volume, .. }
+            | HostCommand::StopWarming { volume }
+            | HostCommand::Delete { volume, .. } => volume,
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! The host gateway: sockets, journal files, link and signals around the engine.
 //!
-//! Volumes and the sessions of NBD and iSCSI share one front thread. So a request meets no lock and
-//! no queue between threads. Each journal has a thread. The link has one, and the admin listener
-//! has one.
+//! A volume and the sessions of its clients share a front thread. So a request meets no lock and no
+//! queue between threads. Each front thread has a link in a thread of its own. Each journal has a
+//! thread, and the admin listener has one.
 
 mod accepted;
 mod admin;
@@ -16,6 +16,7 @@ pub mod control;
 mod encryption;
 mod exposition;
 mod failure;
+mod front;
 pub mod iscsi;
 mod kept_journal;
 mod learning;

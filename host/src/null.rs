@@ -4,8 +4,10 @@
 //! and stands in for both ends in tests. Data lives only as long as the journal's lap.
 
 use super::bitmaps::Bitmaps;
-use super::iscsi::{self, IscsiServer, OpenedVolume, Portal, ReservationError, Volumes};
-use super::nbd::{Address, Exports, Listener, NbdServer};
+use super::iscsi::{
+    self, IscsiPlaces, IscsiServer, OpenedVolume, Portal, ReservationError, Volumes,
+};
+use super::nbd::{Address, Exports, Listener, NbdPlaces, NbdServer};
 use super::volume::{Backing, Clock, Uplink, Volume};
 use anyhow::Result;
 use bytes::Bytes;
@@ -145,11 +147,16 @@ pub fn bench(nbd: &str, iscsi: Option<&str>, bytes: u64) -> Result<()> {
             let portal = Portal::bind(text)?;
             eprintln!("serving `null` on {}", portal.address());
             let config = iscsi::config(vec![portal.address().to_string()], false);
-            let target = IscsiServer::new(one.clone(), clock, config, Access::default());
+            let target = IscsiServer::new(
+                one.clone(),
+                clock,
+                config,
+                (Access::default(), IscsiPlaces::default()),
+            );
             tokio::task::spawn_local(target.clone().run());
             tokio::task::spawn_local(portal.run(target));
         }
-        let server = NbdServer::new(one, None);
+        let server = NbdServer::new(one, None, NbdPlaces::default());
         let listener = Listener::bind(&address, false, false)?;
         eprintln!("serving `null` on {}", listener.address());
         tokio::select! {

@@ -12,7 +12,7 @@ use super::metrics::VolumeMetrics;
 use super::nbd::{self, NbdServer};
 use super::pins::PinsReport;
 use super::registry::{AttachStage, FencedBy, VolumeRegistry};
-use super::state::{Damaged, VolumeFile};
+use super::state::{Damaged, StateDir, VolumeFile};
 use super::traces::TraceReport;
 use longhaul_core::host as engine;
 use longhaul_core::host::VersionsStatus;
@@ -56,7 +56,7 @@ pub struct HostSnapshot {
 }
 
 /// `/status`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HostReport {
     /// Identity of the host.
     pub host: String,
@@ -72,8 +72,10 @@ pub struct HostReport {
     pub nbd_tls: bool,
     /// The addresses of iSCSI.
     pub iscsi: Vec<String>,
-    /// To the store.
+    /// The links to the store, taken together: up if all are, with their totals.
     pub link: LinkStatus,
+    /// Each link: one for each front thread that has had a volume.
+    pub links: Vec<LinkStatus>,
     /// NBD clients.
     pub connections: usize,
     /// NBD clients turned away because there were too many.
@@ -411,12 +413,26 @@ impl From<CacheStatus> for CacheReport {
     }
 }
 
-/// Looks at everything.
-pub fn collect(
+/// Everything at one moment, as one front thread sees it.
+pub struct FrontSnapshot {
+    volumes: Vec<VolumeReport>,
+    metrics: Vec<(String, VolumeMetrics)>,
+    stopping: bool,
+    link: LinkStatus,
+    connections: usize,
+    connections_refused: u64,
+    nbd_tls: bool,
+    iscsi_connections: usize,
+    iscsi_sessions: Vec<SessionReport>,
+    iscsi: Counters,
+}
+
+/// Looks at everything of a front thread.
+pub fn look(
     registry: &VolumeRegistry,
     server: &NbdServer,
     iscsi: &iscsi::IscsiServer,
-) -> HostSnapshot {
+) -> FrontSnapshot {
     let mut metrics = Vec::new();
     let mut volumes: Vec<VolumeReport> = Vec::new();
     let attached = registry.volumes();
@@ -453,33 +469,57 @@ pub fn collect(
         }
         volumes.push(report);
     }
-    let survey = registry.state().survey().unwrap_or_default();
-    for file in survey.volumes.iter().filter(|file| !file.delivered) {
-        if !volumes.iter().any(|report| report.name == file.name) {
-            volumes.push(left(registry, file));
-        }
-    }
-    let damaged = |damaged: Damaged| DamagedReport { id: damaged.id, problem: damaged.problem };
-    let report = HostReport {
-        host: registry.state().host().to_string(),
-        stopping: registry.is_stopping(),
+    FrontSnapshot {
         volumes,
-        damaged: survey.damaged.into_iter().map(damaged).collect(),
-        nbd: Vec::new(),
-        nbd_tls: server.has_tls(),
-        iscsi: Vec::new(),
+        metrics,
+        stopping: registry.is_stopping(),
         link: registry.link_status(),
         connections: server.connections(),
         connections_refused: server.refused(),
+        nbd_tls: server.has_tls(),
         iscsi_connections: iscsi.connections(),
         iscsi_sessions: iscsi.sessions(),
+        iscsi: iscsi.counters(),
+    }
+}
+
+/// Joins what the front threads have seen, with what no thread has. At least one has to be there.
+pub fn join(state: &StateDir, fronts: Vec<FrontSnapshot>) -> HostSnapshot {
+    let mut host = HostSnapshot {
+        report: HostReport { host: state.host().to_string(), ..HostReport::default() },
+        metrics: Vec::new(),
+        iscsi: Counters::default(),
     };
-    HostSnapshot { report, metrics, iscsi: iscsi.counters() }
+    let report = &mut host.report;
+    for front in fronts {
+        report.volumes.extend(front.volumes);
+        report.stopping |= front.stopping;
+        report.nbd_tls |= front.nbd_tls;
+        report.links.push(front.link);
+        report.connections += front.connections;
+        report.connections_refused += front.connections_refused;
+        report.iscsi_connections += front.iscsi_connections;
+        report.iscsi_sessions.extend(front.iscsi_sessions);
+        host.metrics.extend(front.metrics);
+        host.iscsi.add(front.iscsi);
+    }
+    report.volumes.sort_by(|a, b| a.name.cmp(&b.name));
+    host.metrics.sort_by(|(a, _), (b, _)| a.cmp(b));
+    report.link = LinkStatus::together(&report.links);
+    let survey = state.survey().unwrap_or_default();
+    for file in survey.volumes.iter().filter(|file| !file.delivered) {
+        if !report.volumes.iter().any(|report| report.name == file.name) {
+            report.volumes.push(left(state, file));
+        }
+    }
+    let damaged = |damaged: Damaged| DamagedReport { id: damaged.id, problem: damaged.problem };
+    report.damaged = survey.damaged.into_iter().map(damaged).collect();
+    host
 }
 
 /// A detached volume whose journal holds undelivered writes.
-fn left(registry: &VolumeRegistry, file: &VolumeFile) -> VolumeReport {
-    let dir = file.volume_id().map(|id| registry.state().volume_dir(id)).unwrap_or_default();
+fn left(state: &StateDir, file: &VolumeFile) -> VolumeReport {
+    let dir = file.volume_id().map(|id| state.volume_dir(id)).unwrap_or_default();
     VolumeReport {
         name: file.name.clone(),
         id: Some(file.id.clone()),

@@ -3,35 +3,32 @@
 use super::accepted::RootArgumentError;
 use super::admin;
 use super::args::{DurabilityArg, HostArgs, OnJournalFailureArg};
+use super::context::HostShared;
+use super::control::HostCommand;
 use super::encryption::EncryptionPolicy;
+use super::front::{Front, FrontHandle, FrontSettings, Fronts, Jobs};
 use super::iscsi::{self, ConfiguredAccess, InitiatorRights};
-use super::nbd::{self, Address, ClientRights, Listener, NbdServer, tls_config};
-use super::registry::{AttachStage, VolumeRegistry};
-use super::report::{self, AdminRequest};
+use super::nbd::{self, Address, ClientRights, Listener, tls_config};
+use super::report::{self, AdminRequest, HostSnapshot};
 use super::settings::{Limits, VolumeSettings};
 use super::state::{JournalShape, StateDir};
-use super::traces::check_name;
-use super::uplink::Router;
-use super::volume::{Clock, Volume};
+use super::traces::{TraceReport, check_name};
+use super::volume::Clock;
 use anyhow::{Context as _, Result, bail};
 use longhaul_base::Usage;
 use longhaul_base::reload::{self, Read, Reload, Settings};
 use longhaul_base::service::{Stop, notify, raise_open_files};
-use longhaul_base::units::show_bytes;
+use longhaul_core::front::iscsi::Access;
 use longhaul_core::host::{Durability, OnJournalFailure};
-use longhaul_link::Client;
 use longhaul_link::credential::{Credential, tenant_of};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
 
-/// How long the journal may take to become stable when the drain limit is over, or was zero.
-const SETTLE_LIMIT: Duration = Duration::from_secs(5);
-
-/// How long before the end of the wait for clients the host cuts off those that have not left.
-const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+/// Most front threads by default. A machine with more cores has other work for them, too.
+const MAX_DEFAULT_THREADS: usize = 8;
 
 /// How long systemd waits for the first attempt to connect to a store. It takes seconds for each
 /// address that does not answer. The limit is well within systemd's default for a start, 90 s.
@@ -137,54 +134,43 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     let portals = portals.collect::<Result<Vec<_>>>()?;
     let bound: Vec<String> = portals.iter().map(|portal| portal.address().to_string()).collect();
     let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals.clone() };
-    let (client, events) = Client::start(credential, args.store.clone(), args.transport)?;
-
-    let router = Rc::new(Router::new(client));
     let clock = Clock::start();
-    let registry = VolumeRegistry::new(state.clone(), volume_settings, router.clone(), clock);
-    let server = NbdServer::new(registry.clone(), tls);
-    let nbd: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
-    set_nbd_access(&server, &nbd, clients.access());
-    let config = iscsi::config(told, fixed.weak_chap);
-    let target = iscsi::IscsiServer::new(registry.clone(), clock, config, access);
-    registry.on_gone({
-        let target = target.clone();
-        move |name, why| target.volume_gone(name, why)
-    });
-    registry.on_resized({
-        let (server, target) = (Rc::downgrade(&server), Rc::downgrade(&target));
-        move |volume, sectors| {
-            if let Some(server) = server.upgrade() {
-                server.resized(volume);
-            }
-            if let Some(target) = target.upgrade() {
-                target.resized(volume.name(), sectors);
-            }
-        }
-    });
-    let nobody = rights.is_empty();
-    tokio::task::spawn_local(registry.clone().run_link(events));
-    tokio::task::spawn_local(target.clone().run());
-    tokio::task::spawn_local(registry.clone().run_limits());
-    registry.count_clients({
-        let (server, target) = (Rc::downgrade(&server), Rc::downgrade(&target));
-        move |name| {
-            let nbd = server.upgrade().map_or(0, |server| server.connections_of(name));
-            nbd + target.upgrade().map_or(0, |target| target.sessions_of(name))
-        }
-    });
-    let answers = Answers {
-        registry: registry.clone(),
-        server: server.clone(),
-        target: target.clone(),
-        nbd,
-        portals: bound,
+    let threads = args.threads.map_or_else(default_threads, usize::from);
+    let mut target = iscsi::config(told, fixed.weak_chap);
+    target.has_others = threads > 1;
+    let settings_of_fronts = FrontSettings {
+        credential,
+        store: args.store.clone(),
+        transport: args.transport,
+        volumes: volume_settings,
+        on_demand: args.volume_args.attach_on_demand.clone(),
+        tls,
+        clients: clients.access(),
+        target,
+        initiators: access,
     };
-    tokio::task::spawn_local(answers.run(rights, clients, asked));
-    registry.set_on_demand(args.volume_args.attach_on_demand.clone());
-    registry.attach_kept()?;
+    let shared = HostShared::new(state.clone(), clock, threads);
+    let first = Front::start(&shared, 0, settings_of_fronts.clone(), settings_of_fronts.link()?);
+    let (handle, jobs) = FrontHandle::new();
+    tokio::task::spawn_local(first.clone().serve(jobs));
+    let newest = Arc::new(Mutex::new(settings_of_fronts));
+    let fronts = Arc::new(Fronts::new(shared.placement.clone(), handle, {
+        let (shared, newest) = (shared.clone(), newest.clone());
+        Box::new(move |number, jobs| start_thread(shared.clone(), number, &newest, jobs))
+    }));
+    if threads > 1 {
+        // Nobody else sets it.
+        let _ = shared.fronts.set(Arc::downgrade(&fronts));
+    }
+    let nbd: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
+    share_sockets(&nbd, clients.access().has_users());
+    let nobody = rights.is_empty();
+    let host = Host { state: state.clone(), fronts: fronts.clone(), newest, nbd, portals: bound };
+    let host = Rc::new(host);
+    tokio::task::spawn_local(host.clone().answer(rights, clients, asked));
+    attach_kept(&shared, &host).await?;
     for name in &args.volume_args.volumes {
-        registry.attach_always(name);
+        host.attach_always(name).await;
     }
     if listeners.is_empty() && portals.is_empty() {
         tracing::info!(
@@ -195,7 +181,7 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     let mut accepting = Vec::new();
     for listener in listeners {
         tracing::info!("serving NBD on {}", listener.address());
-        accepting.push(tokio::task::spawn_local(listener.run(server.clone())));
+        accepting.push(tokio::task::spawn_local(listener.run(first.server.clone())));
     }
     for portal in portals {
         let address = portal.address();
@@ -207,17 +193,17 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         } else {
             tracing::info!("serving iSCSI on {address}");
         }
-        accepting.push(tokio::task::spawn_local(portal.run(target.clone())));
+        accepting.push(tokio::task::spawn_local(portal.run(first.target.clone())));
     }
     tracing::info!(host = %state.host(), state = %state.path().display(), "host is running");
     tokio::select! {
         // If the store answers, clients that start after the host find their volumes.
         () = async {
-            let _ = tokio::time::timeout(READY_LIMIT, registry.link_tried()).await;
+            let _ = tokio::time::timeout(READY_LIMIT, first.registry.link_tried()).await;
             notify(sd_notify::NotifyState::Ready);
             std::future::pending().await
         } => {}
-        () = follow((&registry, &server, &questions), (reload, read), settings, &fixed) => {}
+        () = follow((&host, &questions), (reload, read), settings, &fixed) => {}
         () = stop.wait() => {}
     }
     notify(sd_notify::NotifyState::Stopping);
@@ -225,36 +211,53 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         "stopping: draining for up to {:?}; a second signal leaves at once",
         args.drain_limit
     );
-    registry.stop();
     for listener in accepting {
         listener.abort();
     }
-    server.stop();
-    // Stop the target before refusing requests. Then an initiator that stays still hears of it.
-    target.stop(args.drain_limit.min(SETTLE_LIMIT).saturating_sub(GOODBYE_LIMIT));
-    let clients = || server.connections() + target.connections();
-    let winding = async {
-        // Otherwise a volume would stay attached at the store after an attach under way.
-        let settled = Instant::now() + args.drain_limit.min(SETTLE_LIMIT);
-        until(settled, || registry.attempts() == 0).await;
-        wind_down(&registry.volumes(), clients, args.drain_limit).await;
-    };
+    let limit = args.drain_limit;
+    let mut ended = std::pin::pin!(fronts.each(move |front| front.end(limit)));
     tokio::select! {
-        () = winding => {}
-        () = stop.wait() => tracing::warn!("leaving at once"),
+        _ = &mut ended => {}
+        () = stop.wait() => {
+            tracing::warn!("leaving at once");
+            fronts.each(|front| async move { front.hurry() }).await;
+            ended.await;
+        }
     }
-    farewell(&registry);
-    // Close before the runtime goes: the link sends its queue, and journals end their threads.
-    let closed = tokio::task::spawn_blocking({
-        let client = router.client();
-        move || client.close()
-    });
-    let _ = closed.await;
+    fronts.join();
     Ok(())
 }
 
+/// The number of front threads unless `--threads` says it.
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(MAX_DEFAULT_THREADS))
+}
+
+/// Starts a front thread beside the first.
+fn start_thread(
+    shared: HostShared,
+    number: usize,
+    settings: &Mutex<FrontSettings>,
+    jobs: Jobs,
+) -> Result<JoinHandle<()>> {
+    let settings = lock(settings).clone();
+    let link = settings.link()?;
+    let runtime = super::runtime::front_runtime()?;
+    let thread = std::thread::Builder::new().name(format!("front-{number}")).spawn(move || {
+        runtime.block_on(tokio::task::LocalSet::new().run_until(async move {
+            Front::start(&shared, number, settings, link).serve(jobs).await;
+        }));
+    })?;
+    Ok(thread)
+}
+
+/// A panic with the lock held leaves whole settings behind.
+fn lock(settings: &Mutex<FrontSettings>) -> MutexGuard<'_, FrontSettings> {
+    settings.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The parts that a reload concerns.
-type Parts<'a> = (&'a Rc<VolumeRegistry>, &'a Rc<NbdServer>, &'a mpsc::Sender<AdminRequest>);
+type Parts<'a> = (&'a Rc<Host>, &'a mpsc::Sender<AdminRequest>);
 
 /// Follows SIGHUP for as long as the host runs.
 async fn follow(
@@ -275,7 +278,7 @@ async fn follow(
 /// Reads the command line and its config file again, and applies the values that may change. Checks
 /// everything before it applies anything.
 async fn take_up(
-    (registry, server, questions): Parts<'_>,
+    (host, questions): Parts<'_>,
     read: &Read<HostArgs>,
     before: &Settings,
     fixed: &ConfiguredAccess,
@@ -284,7 +287,7 @@ async fn take_up(
     let (args, config) = (&line.args, line.config.as_deref());
     let (initiators, clients) = (ConfiguredAccess::load(config)?, nbd::load(config)?);
     let certificates = match (&args.nbd_args.nbd_tls_cert, &args.nbd_args.nbd_tls_key) {
-        (Some(cert), Some(key)) if server.has_tls() => {
+        (Some(cert), Some(key)) if lock(&host.newest).tls.is_some() => {
             Some(tls_config(cert, key, args.nbd_args.nbd_tls_ca.as_deref())?)
         }
         _ => None,
@@ -298,115 +301,137 @@ async fn take_up(
     answer.await.context("the host is stopping")??;
     let mut more = vec!["access lists"];
     if let Some(certificates) = certificates {
-        server.set_tls(certificates);
+        lock(&host.newest).tls = Some(certificates.clone());
+        let set = move |front: Rc<Front>| {
+            let certificates = certificates.clone();
+            async move { front.server.set_tls(certificates) }
+        };
+        host.fronts.each(set).await;
         more.push("NBD certificates");
     }
     let changes = before.changes(&line.settings);
     let (drain, readahead) = (args.rates.drain_rate.clone(), args.rates.readahead_rate.clone());
-    registry.set_common_limits(Limits { drain, readahead });
-    registry.set_on_demand(args.volume_args.attach_on_demand.clone());
+    let (limits, on_demand) =
+        (Limits { drain, readahead }, args.volume_args.attach_on_demand.clone());
+    {
+        let mut newest = lock(&host.newest);
+        newest.volumes.limits = limits.clone();
+        newest.on_demand.clone_from(&on_demand);
+    }
+    let set = move |front: Rc<Front>| {
+        let (limits, on_demand) = (limits.clone(), on_demand.clone());
+        async move {
+            front.registry.set_common_limits(limits);
+            front.registry.set_on_demand(on_demand);
+        }
+    };
+    host.fronts.each(set).await;
     for name in &args.volume_args.volumes {
-        registry.attach_always(name);
+        host.attach_always(name).await;
     }
     reload::conclude(&line, &changes, &RELOADED, &more);
     Ok(line.settings)
 }
 
-/// Finishes all requests in flight and drains, within `limit`. Then the journal still gets time to
-/// make all acknowledged writes stable.
-async fn wind_down(volumes: &[Rc<Volume>], clients: impl Fn() -> usize, limit: Duration) {
-    let deadline = Instant::now() + limit;
-    until(deadline.min(Instant::now() + SETTLE_LIMIT), || clients() == 0).await;
-    for volume in volumes {
-        volume.with(|now, engine| engine.handle_shutdown(now));
+/// Attaches the volumes that commands attached before, and those whose journals may hold
+/// undelivered writes.
+///
+/// # Errors
+/// If the state directory is unreadable.
+async fn attach_kept(shared: &HostShared, host: &Host) -> Result<()> {
+    let survey = shared.state.survey()?;
+    for damaged in &survey.damaged {
+        tracing::error!(
+            "{}; the host serves the other volumes: `longhaul check` says what to do",
+            damaged.problem
+        );
     }
-    until(deadline, || volumes.iter().all(|volume| volume.is_detached() || volume.is_fenced()))
-        .await;
-    until(Instant::now() + SETTLE_LIMIT, || volumes.iter().all(|volume| volume.is_idle())).await;
+    for volume in survey.volumes.iter().filter(|volume| !volume.released) {
+        host.attach_always(&volume.name).await;
+    }
+    for name in &shared.remembered.load() {
+        host.attach_always(name).await;
+    }
+    Ok(())
 }
 
-/// Waits until `done` is true, at most to the deadline. That takes seconds, so polling is good
-/// enough.
-async fn until(deadline: Instant, done: impl Fn() -> bool) {
-    while !done() && Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// Logs for each volume the data that the store still lacks.
-fn farewell(registry: &VolumeRegistry) {
-    for volume in registry.volumes() {
-        let (status, ..) = volume.status();
-        let name = volume.name();
-        if volume.is_detached() {
-            tracing::info!(volume = name, "everything is at the store");
-        } else if volume.is_fenced() && !status.memory_only {
-            tracing::warn!(
-                volume = name,
-                "it was fenced off; {} that were not delivered are kept in the journal",
-                show_bytes(status.lag_bytes)
-            );
-        } else if status.lag_bytes == 0 {
-            tracing::info!(
-                volume = name,
-                "the store has everything, but did not hear that this host stops"
-            );
-        } else if status.memory_only {
-            tracing::error!(
-                volume = name,
-                "{} are undelivered and lost: the volume has no journal",
-                show_bytes(status.lag_bytes)
-            );
-        } else {
-            tracing::warn!(
-                volume = name,
-                "{} were not delivered; they are kept in the journal and sent when this host \
-                 starts again",
-                show_bytes(status.lag_bytes)
-            );
-        }
-    }
-    for (name, stage) in registry.stages() {
-        if let AttachStage::Trying(_) | AttachStage::Waiting(_) = stage {
-            let lag = registry.kept(&name).map_or(0, |kept| kept.lag_bytes);
-            if lag == 0 {
-                tracing::info!(volume = name, "it was not attached");
-            } else {
-                tracing::warn!(
-                    volume = name,
-                    "it was not attached; up to {} that were not delivered are kept in the journal \
-                     and sent when this host starts again",
-                    show_bytes(lag)
-                );
-            }
-        }
-    }
-}
-
-/// Lets other users open the unix sockets if any of them has a grant.
-fn set_nbd_access(server: &NbdServer, addresses: &[Address], access: nbd::Access) {
+/// Lets other users open the unix sockets, or not any more.
+fn share_sockets(addresses: &[Address], with_others: bool) {
     for address in addresses {
-        if let Err(error) = address.share(access.has_users()) {
+        if let Err(error) = address.share(with_others) {
             tracing::warn!("{error:#}");
         }
     }
-    server.set_access(access);
 }
 
-/// Answers the admin listener's questions from the front thread.
-struct Answers {
-    registry: Rc<VolumeRegistry>,
-    server: Rc<NbdServer>,
-    target: Rc<iscsi::IscsiServer>,
+/// The host as a whole, seen from its first front thread.
+struct Host {
+    state: Arc<StateDir>,
+    fronts: Arc<Fronts>,
+    /// The settings of threads that start from now on.
+    newest: Arc<Mutex<FrontSettings>>,
     /// Addresses of NBD.
     nbd: Vec<Address>,
     /// Addresses of iSCSI.
     portals: Vec<String>,
 }
 
-impl Answers {
-    async fn run(
-        self,
+impl Host {
+    /// Attaches a volume on its thread, and keeps trying.
+    async fn attach_always(&self, name: &str) {
+        let attached = async {
+            let (front, _seat) = self.fronts.of(name)?;
+            let name = name.to_owned();
+            front.call(|front| async move { front.registry.attach_always(&name) }).await?;
+            anyhow::Ok(())
+        };
+        if let Err(error) = attached.await {
+            tracing::error!(volume = name, "not attached: {error:#}");
+        }
+    }
+
+    async fn control(&self, command: HostCommand) -> Result<()> {
+        let (front, _seat) = self.fronts.of(command.volume())?;
+        front.call(|front| async move { front.registry.control(command).await }).await?
+    }
+
+    async fn set_clients(&self, access: nbd::Access) {
+        share_sockets(&self.nbd, access.has_users());
+        lock(&self.newest).clients = access.clone();
+        let set = move |front: Rc<Front>| {
+            let access = access.clone();
+            async move { front.server.set_access(access) }
+        };
+        self.fronts.each(set).await;
+    }
+
+    async fn set_initiators(&self, access: Access) {
+        lock(&self.newest).initiators = access.clone();
+        let set = move |front: Rc<Front>| {
+            let access = access.clone();
+            async move { front.target.set_access(access) }
+        };
+        self.fronts.each(set).await;
+    }
+
+    async fn report(&self) -> HostSnapshot {
+        let look = |front: Rc<Front>| async move {
+            report::look(&front.registry, &front.server, &front.target)
+        };
+        let mut collected = report::join(&self.state, self.fronts.each(look).await);
+        collected.report.nbd = self.nbd.iter().map(ToString::to_string).collect();
+        collected.report.iscsi.clone_from(&self.portals);
+        collected
+    }
+
+    async fn traces(&self) -> Result<Vec<TraceReport>> {
+        let traces = self.fronts.each(|front| async move { front.registry.traces() }).await;
+        Ok(traces.into_iter().collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// Answers the admin listener's questions, one after the other.
+    async fn answer(
+        self: Rc<Self>,
         mut rights: InitiatorRights,
         mut clients: ClientRights,
         mut asked: mpsc::Receiver<AdminRequest>,
@@ -415,37 +440,43 @@ impl Answers {
         while let Some(question) = asked.recv().await {
             match question {
                 AdminRequest::Report(answer) => {
-                    let mut collected = report::collect(&self.registry, &self.server, &self.target);
-                    collected.report.nbd = self.nbd.iter().map(ToString::to_string).collect();
-                    collected.report.iscsi.clone_from(&self.portals);
-                    let _ = answer.send(collected);
+                    let _ = answer.send(self.report().await);
                 }
                 AdminRequest::Traces(answer) => {
-                    let _ = answer.send(self.registry.traces());
+                    let _ = answer.send(self.traces().await);
                 }
                 AdminRequest::Pins(answer) => {
-                    let _ = answer.send(self.registry.pins());
+                    let pins = self.fronts.each(|front| async move { front.registry.pins() });
+                    let _ = answer.send(pins.await.concat());
                 }
                 AdminRequest::Control(control, answer) => {
-                    let _ = answer.send(self.registry.control(control).await);
+                    let _ = answer.send(self.control(control).await);
                 }
                 AdminRequest::Rights(answer) => {
                     let _ = answer.send(rights.report(self.portals.clone()));
                 }
                 AdminRequest::Change(change, answer) => {
                     let told = change.describe();
-                    let changed = rights.change(change).await.map(|access| {
-                        tracing::info!("iSCSI rights changed: {told}");
-                        self.target.set_access(access);
-                    });
+                    let changed = match rights.change(change).await {
+                        Ok(access) => {
+                            tracing::info!("iSCSI rights changed: {told}");
+                            self.set_initiators(access).await;
+                            Ok(())
+                        }
+                        Err(error) => Err(error),
+                    };
                     let _ = answer.send(changed);
                 }
                 AdminRequest::Reload(initiators, fixed, answer) => {
-                    let taken = rights.set_fixed(*initiators).map(|access| {
-                        self.target.set_access(access);
-                        clients.set_fixed(fixed);
-                        set_nbd_access(&self.server, &self.nbd, clients.access());
-                    });
+                    let taken = match rights.set_fixed(*initiators) {
+                        Ok(access) => {
+                            self.set_initiators(access).await;
+                            clients.set_fixed(fixed);
+                            self.set_clients(clients.access()).await;
+                            Ok(())
+                        }
+                        Err(error) => Err(error),
+                    };
                     let _ = answer.send(taken);
                 }
                 AdminRequest::NbdRights(answer) => {
@@ -453,128 +484,17 @@ impl Answers {
                 }
                 AdminRequest::NbdChange(change, answer) => {
                     let told = change.describe();
-                    let changed = clients.change(change).await.map(|access| {
-                        tracing::info!("NBD rights changed: {told}");
-                        set_nbd_access(&self.server, &self.nbd, access);
-                    });
+                    let changed = match clients.change(change).await {
+                        Ok(access) => {
+                            tracing::info!("NBD rights changed: {told}");
+                            self.set_clients(access).await;
+                            Ok(())
+                        }
+                        Err(error) => Err(error),
+                    };
                     let _ = answer.send(changed);
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::null::{One, volume, volume_with};
-    use crate::volume::{Requester, Uplink};
-    use bytes::Bytes;
-    use longhaul_core::block::{BlockError, Range, Reply, Request, VolumeId};
-    use longhaul_core::host::journal::Geometry;
-    use longhaul_core::wire::link::{Frame, Lane, ToHost, ToStore};
-    use std::cell::Cell;
-
-    const GEOMETRY: Geometry = Geometry { file_bytes: 1 << 20, files: 4 };
-
-    /// A store that takes everything and never answers.
-    struct SilentStore;
-
-    impl Uplink for SilentStore {
-        fn send(&self, _: Lane, _: Frame<ToStore>) -> Option<Frame<ToHost>> {
-            None
-        }
-
-        fn submit(&self) {}
-
-        fn set_drain_urgent(&self, _: VolumeId, _: bool) {}
-    }
-
-    #[derive(Default)]
-    struct Counter(Cell<usize>);
-
-    impl Requester for Counter {
-        fn reply(&self, _: u64, reply: Result<Reply, BlockError>) {
-            assert_eq!(reply, Ok(Reply::Done));
-            self.0.set(self.0.get() + 1);
-        }
-
-        fn flush(&self) {}
-
-        fn mark(&self) -> bool {
-            true
-        }
-    }
-
-    fn write(volume: &Rc<Volume>) {
-        let counter = Rc::new(Counter::default());
-        let requester: Rc<dyn Requester> = counter.clone();
-        let data = Bytes::from_static(&[7; 4096]);
-        let write = Request::Write { range: Range::new(0, 8), data, fua: false };
-        let requests = [(1, write), (2, Request::Flush)];
-        volume.submit(&requester, std::time::Instant::now(), requests.into_iter());
-        assert_eq!(counter.0.get(), 2, "answered by the turn that asked");
-    }
-
-    fn local(test: impl Future<Output = ()>) {
-        let runtime = crate::runtime::front_runtime().unwrap();
-        runtime.block_on(tokio::task::LocalSet::new().run_until(test));
-    }
-
-    #[test]
-    fn draining_ends_with_the_store_having_everything() {
-        local(async {
-            let volume = volume("v", 2048, Clock::start(), GEOMETRY);
-            let server = NbdServer::new(Rc::new(One(volume.clone())), None);
-            write(&volume);
-            let started = Instant::now();
-            wind_down(
-                std::slice::from_ref(&volume),
-                || server.connections(),
-                Duration::from_secs(60),
-            )
-            .await;
-            assert!(started.elapsed() < Duration::from_secs(10));
-            assert!(volume.is_detached());
-            assert_eq!(volume.status().0.lag_bytes, 0);
-        });
-    }
-
-    #[test]
-    fn nothing_is_drained_from_a_volume_that_is_fenced_off() {
-        local(async {
-            let silent = Rc::new(SilentStore);
-            let volume = volume_with("v", 2048, Clock::start(), GEOMETRY, silent);
-            let server = NbdServer::new(Rc::new(One(volume.clone())), None);
-            write(&volume);
-            let fenced = ToHost::Fenced { volume: volume.attached().volume, epoch: 2 };
-            volume.handle_messages(std::iter::once(fenced.into()));
-            let started = Instant::now();
-            wind_down(
-                std::slice::from_ref(&volume),
-                || server.connections(),
-                Duration::from_secs(60),
-            )
-            .await;
-            assert!(started.elapsed() < Duration::from_secs(10));
-            assert!(volume.is_fenced() && !volume.is_detached());
-        });
-    }
-
-    #[test]
-    fn the_drain_limit_holds_and_what_is_left_is_known() {
-        local(async {
-            let silent = Rc::new(SilentStore);
-            let volume = volume_with("v", 2048, Clock::start(), GEOMETRY, silent);
-            let server = NbdServer::new(Rc::new(One(volume.clone())), None);
-            write(&volume);
-            let (started, limit) = (Instant::now(), Duration::from_millis(300));
-            wind_down(std::slice::from_ref(&volume), || server.connections(), limit).await;
-            let took = started.elapsed();
-            assert!((limit..limit + SETTLE_LIMIT / 2).contains(&took), "{took:?}");
-            assert!(!volume.is_detached() && volume.is_idle());
-            // Lag counts whole records.
-            assert!((4096..4300).contains(&volume.status().0.lag_bytes));
-        });
     }
 }

@@ -250,6 +250,51 @@ impl Outbound {
     }
 }
 
+/// A stream on its way to another thread.
+pub struct MovedStream {
+    socket: Socket,
+    tls: Option<Box<rustls::ServerConnection>>,
+    queue: VecDeque<Bytes>,
+}
+
+/// A socket without a runtime.
+enum Socket {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl MovedStream {
+    /// Takes a stream away from the runtime of this thread.
+    ///
+    /// # Errors
+    /// If the stream is closed.
+    pub fn take(reader: Reader, out: Outbound) -> io::Result<MovedStream> {
+        let Outbound { writer, tls, queue } = out;
+        let socket = match (reader, writer) {
+            (Reader::Tcp(reader), Writer::Tcp(writer)) => {
+                Socket::Tcp(reader.reunite(writer).map_err(io::Error::other)?.into_std()?)
+            }
+            (Reader::Unix(reader), Writer::Unix(writer)) => {
+                Socket::Unix(reader.reunite(writer).map_err(io::Error::other)?.into_std()?)
+            }
+            _ => return Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        Ok(MovedStream { socket, tls, queue })
+    }
+
+    /// Gives it to the runtime of this thread.
+    ///
+    /// # Errors
+    /// If the runtime does not take it.
+    pub fn give(self) -> io::Result<(Reader, Outbound)> {
+        let (reader, writer) = match self.socket {
+            Socket::Tcp(socket) => tcp(TcpStream::from_std(socket)?),
+            Socket::Unix(socket) => unix(UnixStream::from_std(socket)?),
+        };
+        Ok((reader, Outbound { writer, tls: self.tls, queue: self.queue }))
+    }
+}
+
 /// Gives TLS a socket to write to.
 struct Encrypted<'a>(&'a Writer);
 

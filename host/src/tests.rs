@@ -1,9 +1,10 @@
 //! A host's volumes with a store that is there, and with one that is not.
 
+use super::context::HostShared;
 use super::encryption::EncryptionPolicy;
 use super::exposition;
 use super::iscsi;
-use super::nbd::{Exports as _, NbdServer};
+use super::nbd::{Exports as _, NbdPlaces, NbdServer};
 use super::registry::VolumeRegistry;
 use super::report::{self, VolumeReport};
 use super::settings::{Limits, VolumeSettings};
@@ -111,8 +112,8 @@ fn host_with(
         warm: None,
     };
     let state = Arc::new(StateDir::open(state).unwrap());
-    let registry =
-        VolumeRegistry::new(state, settings, Rc::new(Router::new(client)), Clock::start());
+    let shared = HostShared::new(state, Clock::start(), 1);
+    let registry = VolumeRegistry::new(shared, 0, settings, Rc::new(Router::new(client)));
     tokio::task::spawn_local(registry.clone().run_link(events));
     // So that whoever opens a volume in a test is its operator.
     registry.set_on_demand(vec!["*".parse().unwrap()]);
@@ -120,10 +121,11 @@ fn host_with(
 }
 
 fn answer(registry: &Rc<VolumeRegistry>) -> report::HostSnapshot {
-    let server = NbdServer::new(registry.clone(), None);
+    let server = NbdServer::new(registry.clone(), None, NbdPlaces::default());
     let (config, access) = (iscsi::config(Vec::new(), false), Access::default());
-    let target = iscsi::IscsiServer::new(registry.clone(), Clock::start(), config, access);
-    report::collect(registry, &server, &target)
+    let rights = (access, iscsi::IscsiPlaces::default());
+    let target = iscsi::IscsiServer::new(registry.clone(), Clock::start(), config, rights);
+    report::join(registry.state(), vec![report::look(registry, &server, &target)])
 }
 
 fn report(registry: &Rc<VolumeRegistry>) -> VolumeReport {

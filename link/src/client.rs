@@ -61,7 +61,7 @@ pub enum LinkEvent {
 }
 
 /// The link's state at a moment.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct LinkStatus {
     /// Whether a store is connected.
     pub up: bool,
@@ -95,6 +95,40 @@ pub struct LinkStatus {
     pub datagrams: DatagramStatus,
     /// Connections begun with data.
     pub early: EarlyStatus,
+}
+
+impl LinkStatus {
+    /// Several links of one host, taken together. They are up if all are. The first that is down
+    /// gives the state, or else the first of all. Totals are those of all.
+    #[must_use]
+    pub fn together(links: &[LinkStatus]) -> LinkStatus {
+        let Some(shown) = links.iter().find(|link| !link.up).or(links.first()) else {
+            return LinkStatus::default();
+        };
+        let sum = |total: fn(&LinkStatus) -> u64| links.iter().map(total).sum();
+        LinkStatus {
+            lost_packets: sum(|link| link.lost_packets),
+            lost_bytes: sum(|link| link.lost_bytes),
+            queue_lost_bytes: sum(|link| link.queue_lost_bytes),
+            sent_bytes: sum(|link| link.sent_bytes),
+            received_bytes: sum(|link| link.received_bytes),
+            reconnects: sum(|link| link.reconnects),
+            datagrams: DatagramStatus {
+                requests: sum(|link| link.datagrams.requests),
+                repeats: sum(|link| link.datagrams.repeats),
+                recovered: sum(|link| link.datagrams.recovered),
+                by_stream: sum(|link| link.datagrams.by_stream),
+                useful_bytes: sum(|link| link.datagrams.useful_bytes),
+                redundant_bytes: sum(|link| link.datagrams.redundant_bytes),
+            },
+            early: EarlyStatus {
+                offered: sum(|link| link.early.offered),
+                accepted: sum(|link| link.early.accepted),
+                rejected: sum(|link| link.early.rejected),
+            },
+            ..shown.clone()
+        }
+    }
 }
 
 /// Totals of connections that began with data (0-RTT), since the start.

@@ -41,5 +41,6 @@ mod snapshots;
 mod space;
 mod store_cache;
 mod tenants;
+mod threads;
 mod tls;
 mod upgrade;

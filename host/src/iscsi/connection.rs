@@ -2,10 +2,12 @@
 
 use super::input::Input;
 use super::server::IscsiServer;
-use crate::stream::{Outbound, Reader, Writer, Written};
+use crate::front::{Front, FrontHandle, Seat};
+use crate::stream::{MovedStream, Outbound, Reader, Writer, Written};
 use bytes::BytesMut;
 use longhaul_base::limits::{Place, Places, Stranger, Who};
-use longhaul_core::front::iscsi::{CloseReason, ConnectionId, Peer};
+use longhaul_core::block::Time;
+use longhaul_core::front::iscsi::{CloseReason, ConnectionId, MovedLogin, Peer, Target};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -35,6 +37,38 @@ struct ConnectionState {
     /// The target needs it no more.
     closing: Option<CloseReason>,
     failed: Option<io::Error>,
+    /// Another front thread has its volume.
+    moving: Option<(FrontHandle, Seat, MovedLogin)>,
+    /// Keeps the volume on this thread.
+    _seat: Option<Seat>,
+}
+
+/// The part of a connection that only its task uses.
+struct Intake {
+    reader: Reader,
+    input: Input,
+    stranger: Option<Stranger>,
+}
+
+/// How the task of a connection ends.
+enum Outcome {
+    /// The initiator has ended it.
+    Left,
+    /// The target has.
+    Closed(CloseReason),
+    /// It moves to another thread.
+    Moved,
+}
+
+/// A connection on its way to the front thread that has its volume.
+pub struct MovedIscsi {
+    peer: String,
+    who: Who,
+    stream: MovedStream,
+    input: BytesMut,
+    stranger: Option<Stranger>,
+    seat: Seat,
+    login: MovedLogin,
 }
 
 /// The reason for a wake-up.
@@ -64,36 +98,113 @@ impl IscsiConnection {
                 return;
             }
         };
-        let id = server.next_id.get();
-        server.next_id.set(id + 1);
-        let connection = Rc::new(IscsiConnection {
+        let connection = IscsiConnection::new(
+            server.new_id(),
+            (peer.address.clone(), who),
+            Outbound::new(writer),
+            None,
+        );
+        let stranger = Some(server.places.strangers.enter(who));
+        let intake = Intake { reader, input: Input::new(), stranger };
+        let begin = move |now, target: &mut Target, id| target.handle_accept(now, id, peer, random);
+        connection.run_to_end(server, intake, begin).await;
+    }
+
+    /// Goes on with a connection that another thread has begun.
+    pub(super) async fn resume(server: Rc<IscsiServer>, moved: MovedIscsi) {
+        let MovedIscsi { peer, who, stream, input, stranger, seat, login } = moved;
+        let (reader, out) = match stream.give() {
+            Ok(stream) => stream,
+            Err(error) => return tracing::warn!(peer, "iSCSI connection lost: {error}"),
+        };
+        let connection = IscsiConnection::new(server.new_id(), (peer, who), out, Some(seat));
+        let intake = Intake { reader, input: Input::from(input), stranger };
+        let begin = move |now, target: &mut Target, id| target.handle_moved(now, id, login);
+        connection.run_to_end(server, intake, begin).await;
+    }
+
+    fn new(
+        id: ConnectionId,
+        (peer, who): (String, Who),
+        out: Outbound,
+        seat: Option<Seat>,
+    ) -> Rc<IscsiConnection> {
+        Rc::new(IscsiConnection {
             id,
-            peer: peer.address.clone(),
+            peer,
             who,
             state: RefCell::new(ConnectionState {
                 place: None,
-                out: Outbound::new(writer),
+                out,
                 waker: None,
-                kicked: false,
+                kicked: true,
                 blocked: false,
                 closing: None,
                 failed: None,
+                moving: None,
+                _seat: seat,
             }),
-        });
-        server.connections.borrow_mut().insert(id, connection.clone());
-        server.with(|now, target| target.handle_accept(now, id, peer, random));
-        let result = connection.run(&server, reader).await;
-        connection.state.borrow_mut().out.close();
+        })
+    }
+
+    /// Has `begin` tell the target of the connection, and serves it until it ends or moves.
+    async fn run_to_end(
+        self: Rc<Self>,
+        server: Rc<IscsiServer>,
+        mut intake: Intake,
+        begin: impl FnOnce(Time, &mut Target, ConnectionId),
+    ) {
+        let id = self.id;
+        server.connections.borrow_mut().insert(id, self.clone());
+        server.with(|now, target| begin(now, target, id));
+        // Output may have come along.
+        self.flush(&server);
+        let result = self.run(&server, &mut intake).await;
         server.connections.borrow_mut().remove(&id);
         server.stalled.borrow_mut().remove(&id);
-        server.with(|now, target| target.handle_closed(now, id));
-        let peer = &connection.peer;
+        if !matches!(result, Ok(Outcome::Moved)) {
+            self.state.borrow_mut().out.close();
+            server.with(|now, target| target.handle_closed(now, id));
+        }
+        let peer = self.peer.clone();
         match result {
-            Ok(None) => tracing::debug!(peer, "iSCSI connection closed by the initiator"),
-            Ok(Some(CloseReason::LoggedOut)) => tracing::debug!(peer, "iSCSI connection ended"),
-            Ok(Some(reason)) => tracing::info!(peer, "iSCSI connection closed: {reason}"),
+            Ok(Outcome::Left) => {
+                tracing::debug!(peer, "iSCSI connection closed by the initiator");
+            }
+            Ok(Outcome::Closed(CloseReason::LoggedOut)) => {
+                tracing::debug!(peer, "iSCSI connection ended");
+            }
+            Ok(Outcome::Closed(reason)) => {
+                tracing::info!(peer, "iSCSI connection closed: {reason}");
+            }
+            Ok(Outcome::Moved) => {
+                if let Err(error) = self.send(intake).await {
+                    tracing::info!(peer, "iSCSI connection lost: {error}");
+                }
+            }
             Err(error) => tracing::info!(peer, "iSCSI connection lost: {error}"),
         }
+    }
+
+    /// Has its task send it to the thread that has its volume.
+    pub(super) fn send_to(&self, (front, seat): (FrontHandle, Seat), login: MovedLogin) {
+        let mut state = self.state.borrow_mut();
+        state.moving = Some((front, seat, login));
+        state.kick();
+    }
+
+    async fn send(self: Rc<Self>, intake: Intake) -> io::Result<()> {
+        let lost = || io::Error::other("it could not move to the thread of its volume");
+        let IscsiConnection { peer, who, state, .. } = Rc::into_inner(self).ok_or_else(lost)?;
+        let state = state.into_inner();
+        let (front, seat, login) = state.moving.ok_or_else(lost)?;
+        let Intake { reader, input, stranger } = intake;
+        let stream = MovedStream::take(reader, state.out)?;
+        let moved = MovedIscsi { peer, who, stream, input: input.bytes, stranger, seat, login };
+        let resume = move |front: Rc<Front>| async move {
+            tokio::task::spawn_local(IscsiConnection::resume(front.target.clone(), moved));
+        };
+        front.call(resume).await.map_err(io::Error::other)
     }
 
     /// It has logged in: it takes one of the places, if there is one for where it comes from.
@@ -151,26 +262,24 @@ impl IscsiConnection {
         }
     }
 
-    async fn run(
-        &self,
-        server: &Rc<IscsiServer>,
-        mut reader: Reader,
-    ) -> io::Result<Option<CloseReason>> {
-        let mut input = Input::new();
-        let mut stranger = Some(server.strangers.enter(self.who));
+    async fn run(&self, server: &Rc<IscsiServer>, intake: &mut Intake) -> io::Result<Outcome> {
+        let Intake { reader, input, stranger } = intake;
         loop {
             if self.state.borrow().closing.is_some() {
-                return self.finish(server).await.map(Some);
+                return self.finish(server).await.map(Outcome::Closed);
             }
-            stranger = stranger.filter(|_| self.state.borrow().place.is_none());
+            if self.state.borrow().moving.is_some() {
+                return Ok(Outcome::Moved);
+            }
+            stranger.take_if(|_| self.state.borrow().place.is_some());
             let wake = tokio::select! {
-                wake = self.wait(server, &mut reader, &mut input) => wake?,
+                wake = self.wait(server, reader, input) => wake?,
                 () = given_way(stranger.as_mut()) => {
                     return Err(io::Error::other("too many initiators do not log in"));
                 }
             };
             match wake {
-                Wake::End => return Ok(None),
+                Wake::End => return Ok(Outcome::Left),
                 Wake::Input | Wake::Work => {}
                 Wake::Room => self.flush(server),
             }

@@ -16,3 +16,16 @@ pub struct Counters {
     /// Bytes written to initiators.
     pub sent_bytes: u64,
 }
+
+impl Counters {
+    /// Adds those of another front thread.
+    pub fn add(&mut self, other: Counters) {
+        self.target.add(&other.target);
+        for (reason, count) in other.closed {
+            *self.closed.entry(reason).or_default() += count;
+        }
+        self.turned_away += other.turned_away;
+        self.received_bytes += other.received_bytes;
+        self.sent_bytes += other.sent_bytes;
+    }
+}

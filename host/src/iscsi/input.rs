@@ -29,6 +29,11 @@ impl Input {
         Input { bytes: BytesMut::new(), pdu: 0 }
     }
 
+    /// Bytes that another connection's buffer has left.
+    pub(super) fn from(bytes: BytesMut) -> Input {
+        Input { bytes, pdu: 0 }
+    }
+
     /// Makes room for the next read. The target waits for `wanted` bytes in total. Returns the
     /// number of bytes that it had to copy.
     pub(super) fn make_room(&mut self, wanted: usize) -> usize {

@@ -78,7 +78,7 @@ impl Portal {
 
     fn accepted(server: &Rc<IscsiServer>, stream: TcpStream, from: SocketAddr) {
         let who = from.ip().into();
-        if !server.places.has_room(&who) {
+        if !server.places.places.has_room(&who) {
             return server.turned_away(&from.to_string());
         }
         let peer = stream.set_nodelay(true).and_then(|()| stream.local_addr()).map(|portal| {

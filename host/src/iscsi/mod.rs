@@ -29,5 +29,5 @@ pub use access::{
 };
 pub use counters::Counters;
 pub use listen::Portal;
-pub use server::{IscsiServer, OpenedVolume, ReservationError, Volumes, config};
+pub use server::{IscsiPlaces, IscsiServer, OpenedVolume, ReservationError, Volumes, config};
 pub use sessions::SessionReport;

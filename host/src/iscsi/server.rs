@@ -2,6 +2,7 @@
 
 use super::connection::IscsiConnection;
 use super::counters::Counters;
+use crate::front::{FrontHandle, Seat};
 use crate::volume::{Clock, Requester, Volume};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -9,8 +10,8 @@ use longhaul_base::limits::{self, Places, Strangers, Who};
 use longhaul_base::units::show_bytes;
 use longhaul_core::block::{BlockError, Reply, Request, STAGED_BIT, Time};
 use longhaul_core::front::iscsi::{
-    Access, CloseReason, Config, ConnectionId, DeviceId, Event, Identity, OpenError, TARGET_PREFIX,
-    Target,
+    Access, Asker, CloseReason, Config, ConnectionId, CopyAnswer, CopyMessage, CopyQuestion,
+    DeviceId, Event, Identity, OpenError, TARGET_PREFIX, Target, TargetId,
 };
 use longhaul_core::front::scsi::{DeviceConfig, TokenSecret};
 use std::cell::{Cell, RefCell};
@@ -49,8 +50,54 @@ pub enum ReservationError {
 /// A volume with its saved persistent reservations.
 pub type OpenedVolume = (Rc<Volume>, Bytes);
 
+/// Places for iSCSI connections, of all front threads together. All clones are the same.
+#[derive(Clone)]
+pub struct IscsiPlaces {
+    /// For connections without a login.
+    pub strangers: Strangers,
+    /// For those with one.
+    pub places: Places<Who>,
+}
+
+impl Default for IscsiPlaces {
+    fn default() -> IscsiPlaces {
+        IscsiPlaces {
+            strangers: Strangers::new(
+                limits::MAX_ISCSI_STRANGERS,
+                limits::MAX_ISCSI_STRANGERS_OF_ONE,
+            ),
+            places: Places::new(
+                limits::MAX_ISCSI_CONNECTIONS,
+                limits::MAX_ISCSI_CONNECTIONS_OF_ONE,
+            ),
+        }
+    }
+}
+
 /// The volumes behind the protocol.
 pub trait Volumes {
+    /// The front thread that has a volume, unless that is this one.
+    ///
+    /// # Errors
+    /// If the thread cannot start.
+    fn elsewhere(&self, _name: &str) -> anyhow::Result<Option<(FrontHandle, Seat)>> {
+        Ok(None)
+    }
+
+    /// Asks the targets of all other front threads about a copy.
+    fn ask_others(
+        self: Rc<Self>,
+        _asker: Asker,
+        _question: CopyQuestion,
+    ) -> LocalBoxFuture<'static, Vec<(TargetId, CopyAnswer)>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    /// Gives a message to the target of another front thread. False if that has ended.
+    fn tell(self: Rc<Self>, _: TargetId, _: CopyMessage) -> LocalBoxFuture<'static, bool> {
+        Box::pin(async { false })
+    }
+
     /// Opens one. Takes a bounded time.
     fn open(
         self: Rc<Self>,
@@ -90,11 +137,12 @@ pub fn config(portals: Vec<String>, weak_chap: bool) -> Config {
         login_limit: Duration::from_secs(15),
         sessions_per_initiator: 64,
         weak_chap,
+        has_others: false,
         portals,
     }
 }
 
-/// The target with all its connections.
+/// The target of a front thread with all its connections.
 pub struct IscsiServer {
     volumes: Rc<dyn Volumes>,
     clock: Clock,
@@ -111,9 +159,7 @@ pub struct IscsiServer {
     rearm: Notify,
     pub(super) stopping: Cell<bool>,
     pub(super) counters: RefCell<Counters>,
-    /// For connections without a login, and those with one.
-    pub(super) strangers: Strangers,
-    pub(super) places: Places<Who>,
+    pub(super) places: IscsiPlaces,
 }
 
 /// A device with its volume, to which engines reply.
@@ -131,7 +177,7 @@ impl IscsiServer {
         volumes: Rc<dyn Volumes>,
         clock: Clock,
         config: Config,
-        access: Access,
+        (access, places): (Access, IscsiPlaces),
     ) -> Rc<IscsiServer> {
         Rc::new(IscsiServer {
             volumes,
@@ -146,14 +192,7 @@ impl IscsiServer {
             rearm: Notify::new(),
             stopping: Cell::new(false),
             counters: RefCell::default(),
-            strangers: Strangers::new(
-                limits::MAX_ISCSI_STRANGERS,
-                limits::MAX_ISCSI_STRANGERS_OF_ONE,
-            ),
-            places: Places::new(
-                limits::MAX_ISCSI_CONNECTIONS,
-                limits::MAX_ISCSI_CONNECTIONS_OF_ONE,
-            ),
+            places,
         })
     }
 
@@ -175,6 +214,16 @@ impl IscsiServer {
     /// A volume has another size, in sectors.
     pub fn resized(self: &Rc<Self>, name: &str, sectors: u64) {
         self.with(|now, target| target.handle_resized(now, name, sectors));
+    }
+
+    /// Answers a question of another front thread's target.
+    pub fn answer_copy(self: &Rc<Self>, asker: &Asker, question: CopyQuestion) -> CopyAnswer {
+        self.with(|now, target| target.answer_copy(now, asker, question))
+    }
+
+    /// Takes a message of another front thread's target.
+    pub fn told(self: &Rc<Self>, from: TargetId, message: CopyMessage) {
+        self.with(|now, target| target.handle_told(now, from, message));
     }
 
     /// Takes no new connections and asks the initiators to log out. Cuts off those that have not
@@ -286,12 +335,38 @@ impl IscsiServer {
         });
     }
 
+    /// A name for a new connection.
+    pub(super) fn new_id(&self) -> ConnectionId {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        id
+    }
+
     pub(super) fn connection(&self, id: ConnectionId) -> Option<Rc<IscsiConnection>> {
         self.connections.borrow().get(&id).cloned()
     }
 
     fn handle_event(self: &Rc<Self>, event: Event) {
         match event {
+            Event::Place { connection, volume } => self.place(connection, &volume),
+            Event::Ask { copy, asker, question } => {
+                let this = self.clone();
+                tokio::task::spawn_local(async move {
+                    let answers = this.volumes.clone().ask_others(asker, question).await;
+                    this.with(|now, target| target.handle_answers(now, copy, answers));
+                });
+            }
+            Event::Tell { target: to, message } => {
+                let (this, undelivered) = (self.clone(), message.undelivered());
+                let told = self.volumes.clone().tell(to, message);
+                tokio::task::spawn_local(async move {
+                    if !told.await
+                        && let Some(answer) = undelivered
+                    {
+                        this.with(|now, target| target.handle_told(now, to, answer));
+                    }
+                });
+            }
             Event::Open { volume } => {
                 let (this, open) = (self.clone(), self.volumes.clone().open(volume.clone()));
                 tokio::task::spawn_local(async move {
@@ -326,7 +401,7 @@ impl IscsiServer {
             Event::LoggedIn { connection, identity } => {
                 let found = self.connection(connection);
                 if let Some(found) = &found
-                    && !found.logged_in(&self.places)
+                    && !found.logged_in(&self.places.places)
                 {
                     self.turned_away(found.peer());
                     found.close(CloseReason::Refused("the target has too many connections".into()));
@@ -354,6 +429,21 @@ impl IscsiServer {
             }
             // Collected by the caller.
             Event::Request { .. } | Event::Output { .. } => {}
+        }
+    }
+
+    /// Moves a login to the thread that has its volume, unless that is this one.
+    fn place(self: &Rc<Self>, id: ConnectionId, volume: &str) {
+        let elsewhere = self.volumes.elsewhere(volume).unwrap_or_else(|error| {
+            tracing::error!(volume, "{error:#}");
+            None
+        });
+        let Some(to) = elsewhere else {
+            return self.target.borrow_mut().handle_placed(self.clock.now(), id);
+        };
+        let login = self.target.borrow_mut().take_login(id);
+        if let (Some(login), Some(connection)) = (login, self.connection(id)) {
+            connection.send_to(to, login);
         }
     }
 
@@ -385,7 +475,7 @@ impl IscsiServer {
             tracing::warn!(
                 peer,
                 "refused an iSCSI initiator: {} connections are logged in; log some of them out",
-                self.places.taken()
+                self.places.places.taken()
             );
         }
         counters.turned_away += 1;

@@ -60,7 +60,7 @@ fn serve(access: Access) -> (Rc<IscsiServer>, std::net::SocketAddr) {
     let volume = volume("v", 1 << 16, Clock::start(), geometry);
     let one = Rc::new(One(volume, RefCell::default()));
     let config = Config { login_limit: Duration::from_secs(3), ..config(Vec::new(), false) };
-    let server = IscsiServer::new(one, Clock::start(), config, access);
+    let server = IscsiServer::new(one, Clock::start(), config, (access, IscsiPlaces::default()));
     tokio::task::spawn_local(server.clone().run());
     let listener = Portal::bind("127.0.0.1:0").unwrap();
     let address = listener.address();

@@ -3,10 +3,11 @@
 use super::access::Identity;
 use super::server::NbdServer;
 use crate::bitmaps::Bitmaps;
-use crate::stream::{Outbound, Reader, Writer, Written};
+use crate::front::{Front, FrontHandle, Seat};
+use crate::stream::{MovedStream, Outbound, Reader, Writer, Written};
 use crate::volume::{Requester, Volume};
 use bytes::BytesMut;
-use longhaul_base::limits::Who;
+use longhaul_base::limits::{Stranger, Who};
 use longhaul_core::block::{BlockError, Reply, Request};
 use longhaul_core::front::nbd::{
     CloseReason, Event, ExportEntry, LookupError, LookupErrorKind, Session,
@@ -64,6 +65,44 @@ struct ConnectionState {
     closing: Option<CloseReason>,
     stopping: bool,
     failed: Option<io::Error>,
+    /// Another front thread has the export.
+    moving: Option<(FrontHandle, Seat, Lookup)>,
+    /// Keeps the volume on this thread.
+    seat: Option<Seat>,
+}
+
+/// The client's question for an export.
+struct Lookup {
+    name: String,
+    entering: bool,
+    bitmaps: bool,
+}
+
+/// The part of a connection that only its task uses.
+struct Intake {
+    who: Who,
+    reader: Reader,
+    input: BytesMut,
+    /// Inside TLS.
+    raw: BytesMut,
+    /// The rest of [`HANDSHAKE_LIMIT`].
+    patience: Duration,
+    stranger: Option<Stranger>,
+}
+
+/// A connection on its way to the front thread that has its export.
+pub struct MovedNbd {
+    peer: String,
+    who: Who,
+    stream: MovedStream,
+    session: Session,
+    client: Identity,
+    input: BytesMut,
+    raw: BytesMut,
+    patience: Duration,
+    stranger: Option<Stranger>,
+    seat: Seat,
+    lookup: Lookup,
 }
 
 /// The reason for a wake-up.
@@ -81,19 +120,53 @@ impl NbdConnection {
         reader: Reader,
         writer: Writer,
     ) {
-        if !server.places.has_room(&who) {
+        if !server.places.places.has_room(&who) {
             return server.turn_away(&peer);
         }
         if server.stopping.get() {
             return;
         }
-        let id = server.next_id.get();
-        server.next_id.set(id + 1);
-        let connection = Rc::new(NbdConnection {
+        let session = Session::new(server.session_config());
+        let connection = NbdConnection::new(peer, session, Outbound::new(writer), client);
+        let intake = Intake {
+            who,
+            reader,
+            input: BytesMut::new(),
+            raw: BytesMut::new(),
+            patience: HANDSHAKE_LIMIT,
+            stranger: Some(server.places.strangers.enter(who)),
+        };
+        connection.run_to_end(server, intake).await;
+    }
+
+    /// Goes on with a connection that another thread has begun.
+    pub async fn resume(server: Rc<NbdServer>, moved: MovedNbd) {
+        let MovedNbd { peer, who, stream, session, client, .. } = moved;
+        let (reader, out) = match stream.give() {
+            Ok(stream) => stream,
+            Err(error) => return tracing::warn!(peer, "NBD client dropped: {error}"),
+        };
+        let connection = NbdConnection::new(peer, session, out, client);
+        let MovedNbd { input, raw, patience, stranger, seat, lookup, .. } = moved;
+        {
+            let state = &mut *connection.state.borrow_mut();
+            state.seat = Some(seat);
+            if server.stopping.get() {
+                state.session.handle_shutdown();
+                state.stopping = true;
+            }
+            connection.look_up(state, &server, lookup);
+        }
+        let intake = Intake { who, reader, input, raw, patience, stranger };
+        connection.run_to_end(server, intake).await;
+    }
+
+    fn new(peer: String, session: Session, out: Outbound, client: Identity) -> Rc<NbdConnection> {
+        Rc::new(NbdConnection {
             peer,
             state: RefCell::new(ConnectionState {
-                session: Session::new(server.session_config()),
-                out: Outbound::new(writer),
+                session,
+                out,
                 client,
                 volume: None,
                 bitmaps: None,
@@ -108,19 +181,65 @@ impl NbdConnection {
                 closing: None,
                 stopping: false,
                 failed: None,
+                moving: None,
+                seat: None,
             }),
-        });
-        server.connections.borrow_mut().insert(id, connection.clone());
-        let result = connection.run(&server, who, reader).await;
-        connection.state.borrow_mut().out.close();
+        })
+    }
+
+    async fn run_to_end(self: Rc<Self>, server: Rc<NbdServer>, mut intake: Intake) {
+        let id = server.next_id.get();
+        server.next_id.set(id + 1);
+        server.connections.borrow_mut().insert(id, self.clone());
+        let result = self.run(&server, &mut intake).await;
         server.connections.borrow_mut().remove(&id);
+        let peer = self.peer.clone();
         match result {
-            Ok(reason @ (CloseReason::Disconnected | CloseReason::Aborted)) => {
-                tracing::debug!(peer = connection.peer, "NBD client left: {reason}");
+            Ok(Some(reason)) => {
+                self.state.borrow_mut().out.close();
+                if let CloseReason::Disconnected | CloseReason::Aborted = reason {
+                    tracing::debug!(peer, "NBD client left: {reason}");
+                } else {
+                    tracing::info!(peer, "NBD client dropped: {reason}");
+                }
             }
-            Ok(reason) => tracing::info!(peer = connection.peer, "NBD client dropped: {reason}"),
-            Err(error) => tracing::info!(peer = connection.peer, "NBD client dropped: {error}"),
+            Ok(None) => {
+                if let Err(error) = self.send(intake).await {
+                    tracing::info!(peer, "NBD client dropped: {error}");
+                }
+            }
+            Err(error) => {
+                self.state.borrow_mut().out.close();
+                tracing::info!(peer, "NBD client dropped: {error}");
+            }
         }
+    }
+
+    /// Sends the connection to the thread that has its export.
+    async fn send(self: Rc<Self>, intake: Intake) -> io::Result<()> {
+        let lost = || io::Error::other("it could not move to the thread of its volume");
+        // It has no volume yet, so nobody else has it.
+        let NbdConnection { peer, state } = Rc::into_inner(self).ok_or_else(lost)?;
+        let state = state.into_inner();
+        let (front, seat, lookup) = state.moving.ok_or_else(lost)?;
+        let Intake { who, reader, input, raw, patience, stranger } = intake;
+        let moved = MovedNbd {
+            peer,
+            who,
+            stream: MovedStream::take(reader, state.out)?,
+            session: state.session,
+            client: state.client,
+            input,
+            raw,
+            patience,
+            stranger,
+            seat,
+            lookup,
+        };
+        let resume = move |front: Rc<Front>| async move {
+            tokio::task::spawn_local(NbdConnection::resume(front.server.clone(), moved));
+        };
+        front.call(resume).await.map_err(io::Error::other)
     }
 
     /// Whether the client uses the volume of this name.
@@ -155,42 +274,43 @@ impl NbdConnection {
         state.kick();
     }
 
+    /// Serves the connection until it ends, or moves to another thread (`None`).
     async fn run(
         self: &Rc<Self>,
         server: &Rc<NbdServer>,
-        who: Who,
-        mut reader: Reader,
-    ) -> io::Result<CloseReason> {
-        let mut input = BytesMut::new();
-        let mut raw = BytesMut::new();
+        intake: &mut Intake,
+    ) -> io::Result<Option<CloseReason>> {
+        let Intake { who, reader, input, raw, patience, stranger } = intake;
+        let who = *who;
         let this: Rc<dyn Requester> = self.clone();
-        let mut patience = HANDSHAKE_LIMIT;
-        let mut stranger = Some(server.strangers.enter(who));
         let mut _place = None;
         loop {
-            self.turn(server, &this, &mut input, &mut raw)?;
+            self.turn(server, &this, input, raw)?;
             let (ready, looking_up, ended) = {
                 let state = self.state.borrow();
                 let idle = state.stopping && state.session.inflight().requests == 0;
                 (state.ready, state.looking_up, state.closing.is_some() || idle)
             };
             if ended {
-                return self.finish().await;
+                return self.finish().await.map(Some);
+            }
+            if self.state.borrow().moving.is_some() {
+                return Ok(None);
             }
             if ready && stranger.take().is_some() {
-                _place = server.places.take(who);
+                _place = server.places.places.take(who);
                 if _place.is_none() {
                     server.turn_away(&self.peer);
                     return Err(io::Error::other("the server has too many clients"));
                 }
             }
-            let wait = self.wait(&mut reader, &mut input, &mut raw);
-            let wake = match &mut stranger {
+            let wait = self.wait(reader, input, raw);
+            let wake = match stranger {
                 None => wait.await?,
                 Some(stranger) => {
                     stranger.busy().set(looking_up);
                     let since = Instant::now();
-                    let limit = if looking_up { Duration::MAX } else { patience };
+                    let limit = if looking_up { Duration::MAX } else { *patience };
                     let wake = tokio::select! {
                         wake = tokio::time::timeout(limit, wait) => wake,
                         () = stranger.dropped() => {
@@ -206,7 +326,7 @@ impl NbdConnection {
                     })??;
                     if !looking_up {
                         let left = patience.saturating_sub(since.elapsed());
-                        patience = left.max(Duration::from_millis(1));
+                        *patience = left.max(Duration::from_millis(1));
                     }
                     wake
                 }
@@ -388,48 +508,7 @@ impl NbdConnection {
                 });
             }
             Event::LookupExport { name, entering, bitmaps } => {
-                state.looking_up = true;
-                let (this, exports) = (self.clone(), server.exports.clone());
-                let (server, client) = (server.clone(), state.client.clone());
-                tokio::task::spawn_local(async move {
-                    let refused = |name: &str| LookupError {
-                        kind: LookupErrorKind::Policy,
-                        message: format!(
-                            "volume {name} is not for this client ({client}): an operator grants \
-                             it with `longhaul nbd allow`"
-                        ),
-                    };
-                    // Check the right before an attach.
-                    let mut export = if !name.is_empty() && !server.may_use(&name, &client) {
-                        Err(refused(&name))
-                    } else {
-                        exports.clone().open(name, entering).await
-                    };
-                    let found = match &export {
-                        Ok((info, _)) if bitmaps => exports.bitmaps(info.name.clone()).await,
-                        _ => None,
-                    };
-                    // Check again: the empty name has a meaning now, and somebody may have
-                    // withdrawn the right. From here on a loss of the right cuts the connection
-                    // off.
-                    if let Ok((info, _)) = &export
-                        && !server.may_use(&info.name, &client)
-                    {
-                        export = Err(refused(&info.name));
-                    }
-                    let state = &mut *this.state.borrow_mut();
-                    state.looking_up = false;
-                    let info = export.map(|(mut info, volume)| {
-                        state.volume = Some(volume);
-                        if let Some(found) = found {
-                            info.bitmaps = found.names();
-                            state.bitmaps = Some(Rc::new(found));
-                        }
-                        info
-                    });
-                    state.session.handle_export(info);
-                    state.kick();
-                });
+                self.look_up(state, server, Lookup { name, entering, bitmaps });
             }
             Event::StartTls => state.tls_pending = true,
             Event::Ready { name } => {
@@ -453,6 +532,66 @@ impl NbdConnection {
             // Collected by the caller.
             Event::Request { .. } => {}
         }
+    }
+
+    /// Looks for an export, and moves to the thread that has it.
+    fn look_up(
+        self: &Rc<Self>,
+        state: &mut ConnectionState,
+        server: &Rc<NbdServer>,
+        lookup: Lookup,
+    ) {
+        state.looking_up = true;
+        let (this, exports) = (self.clone(), server.exports.clone());
+        let (server, client) = (server.clone(), state.client.clone());
+        tokio::task::spawn_local(async move {
+            let Lookup { name, entering, bitmaps } = lookup;
+            let refused = |name: &str| LookupError {
+                kind: LookupErrorKind::Policy,
+                message: format!(
+                    "volume {name} is not for this client ({client}): an operator grants it with \
+                     `longhaul nbd allow`"
+                ),
+            };
+            // Check the right before an attach.
+            let mut export = if !name.is_empty() && !server.may_use(&name, &client) {
+                Err(refused(&name))
+            } else {
+                match exports.clone().elsewhere(name).await {
+                    Ok((name, Some((front, seat)))) => {
+                        let state = &mut *this.state.borrow_mut();
+                        let lookup = Lookup { name, entering, bitmaps };
+                        state.moving = Some((front, seat, lookup));
+                        return state.kick();
+                    }
+                    Ok((name, None)) => exports.clone().open(name, entering).await,
+                    Err(error) => Err(error),
+                }
+            };
+            let found = match &export {
+                Ok((info, _)) if bitmaps => exports.bitmaps(info.name.clone()).await,
+                _ => None,
+            };
+            // Check again: the empty name has a meaning now, and somebody may have withdrawn the
+            // right. From here on a loss of the right cuts the connection off.
+            if let Ok((info, _)) = &export
+                && !server.may_use(&info.name, &client)
+            {
+                export = Err(refused(&info.name));
+            }
+            let state = &mut *this.state.borrow_mut();
+            state.looking_up = false;
+            let info = export.map(|(mut info, volume)| {
+                state.volume = Some(volume);
+                if let Some(found) = found {
+                    info.bitmaps = found.names();
+                    state.bitmaps = Some(Rc::new(found));
+                }
+                info
+            });
+            state.session.handle_export(info);
+            state.kick();
+        });
     }
 }
 

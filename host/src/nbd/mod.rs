@@ -15,4 +15,4 @@ mod tests;
 
 pub use access::{Access, ClientChange, ClientRights, ClientRightsReport, Identity, load};
 pub use listen::{Address, Listener, tls_config};
-pub use server::{Exports, NbdServer, export_info};
+pub use server::{Exports, NbdPlaces, NbdServer, export_info};

@@ -3,6 +3,7 @@
 use super::access::{Access, Identity};
 use super::connection::NbdConnection;
 use crate::bitmaps::Bitmaps;
+use crate::front::{FrontHandle, Seat};
 use crate::volume::Volume;
 use futures_util::future::LocalBoxFuture;
 use longhaul_base::limits::{self, Places, Strangers, Who};
@@ -12,8 +13,35 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// Places for NBD clients, of all front threads together. All clones are the same.
+#[derive(Clone)]
+pub struct NbdPlaces {
+    /// For those that have not chosen an export.
+    pub strangers: Strangers,
+    /// For those that have.
+    pub places: Places<Who>,
+}
+
+impl Default for NbdPlaces {
+    fn default() -> NbdPlaces {
+        NbdPlaces {
+            strangers: Strangers::new(limits::MAX_NBD_STRANGERS, limits::MAX_NBD_STRANGERS_OF_ONE),
+            places: Places::new(limits::MAX_NBD_CLIENTS, limits::MAX_NBD_CLIENTS_OF_ONE),
+        }
+    }
+}
+
 /// The volumes behind the protocol.
 pub trait Exports {
+    /// The name of an export, where an empty one is the default export, and the front thread that
+    /// has it, unless that is this one.
+    fn elsewhere(
+        self: Rc<Self>,
+        name: String,
+    ) -> LocalBoxFuture<'static, Result<(String, Option<(FrontHandle, Seat)>), LookupError>> {
+        Box::pin(async { Ok((name, None)) })
+    }
+
     /// Opens one; an empty name is the default export. Takes a bounded time.
     fn open(
         self: Rc<Self>,
@@ -28,7 +56,7 @@ pub trait Exports {
     fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Vec<ExportEntry>, LookupError>>;
 }
 
-/// The server of all listeners.
+/// The server of the NBD clients of a front thread.
 pub struct NbdServer {
     pub(super) exports: Rc<dyn Exports>,
     pub(super) tls: RefCell<Option<Arc<rustls::ServerConfig>>>,
@@ -39,14 +67,16 @@ pub struct NbdServer {
     pub(super) next_id: Cell<u64>,
     refused: Cell<u64>,
     pub(super) stopping: Cell<bool>,
-    /// For those that have not chosen an export, and those that have.
-    pub(super) strangers: Strangers,
-    pub(super) places: Places<Who>,
+    pub(super) places: NbdPlaces,
 }
 
 impl NbdServer {
     /// A server without listeners. With a TLS configuration every client must use it.
-    pub fn new(exports: Rc<dyn Exports>, tls: Option<Arc<rustls::ServerConfig>>) -> Rc<NbdServer> {
+    pub fn new(
+        exports: Rc<dyn Exports>,
+        tls: Option<Arc<rustls::ServerConfig>>,
+        places: NbdPlaces,
+    ) -> Rc<NbdServer> {
         Rc::new(NbdServer {
             exports,
             tls: RefCell::new(tls),
@@ -56,8 +86,7 @@ impl NbdServer {
             next_id: Cell::new(0),
             refused: Cell::new(0),
             stopping: Cell::new(false),
-            strangers: Strangers::new(limits::MAX_NBD_STRANGERS, limits::MAX_NBD_STRANGERS_OF_ONE),
-            places: Places::new(limits::MAX_NBD_CLIENTS, limits::MAX_NBD_CLIENTS_OF_ONE),
+            places,
         })
     }
 
@@ -100,7 +129,7 @@ impl NbdServer {
             tracing::warn!(
                 peer,
                 "refused an NBD client: {} are connected; close some of them",
-                self.places.taken()
+                self.places.places.taken()
             );
         }
         self.refused.set(self.refused.get() + 1);

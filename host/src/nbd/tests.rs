@@ -102,7 +102,8 @@ fn local<F: Future<Output = ()>>(test: F) {
 
 fn server(tls: Option<Arc<rustls::ServerConfig>>) -> Rc<NbdServer> {
     let geometry = Geometry { file_bytes: 16 << 20, files: 4 };
-    NbdServer::new(Rc::new(One(volume("v", 1 << 16, Clock::start(), geometry))), tls)
+    let one = Rc::new(One(volume("v", 1 << 16, Clock::start(), geometry)));
+    NbdServer::new(one, tls, NbdPlaces::default())
 }
 
 fn unix_server(dir: &tempfile::TempDir) -> (Rc<NbdServer>, PathBuf) {

@@ -23,28 +23,6 @@ impl VolumeRegistry {
         self.begin(name, Wish::Always);
     }
 
-    /// Attaches the volumes that commands attached before, and those whose journals may hold
-    /// undelivered writes.
-    ///
-    /// # Errors
-    /// If the state directory is unreadable.
-    pub fn attach_kept(self: &Rc<Self>) -> Result<()> {
-        let survey = self.host.state.survey()?;
-        for damaged in &survey.damaged {
-            tracing::error!(
-                "{}; the host serves the other volumes: `longhaul check` says what to do",
-                damaged.problem
-            );
-        }
-        for volume in survey.volumes.iter().filter(|volume| !volume.released) {
-            self.attach_always(&volume.name);
-        }
-        for name in &self.remembered.load() {
-            self.attach_always(name);
-        }
-        Ok(())
-    }
-
     /// Attaches a volume by command. The command succeeds once the volume is attached. Attempts go
     /// on only as long as the store is out of reach.
     ///
@@ -87,13 +65,15 @@ impl VolumeRegistry {
     /// The volume stays attached, also after a restart.
     fn keep(&self, name: &str) {
         self.entries.keep(name);
-        self.remembered.set(name, true);
+        self.host.shared.remembered.set(name, true);
     }
 
     /// Adds a wish for a volume, and starts its task if there is none.
     pub(super) fn begin(self: &Rc<Self>, name: &str, wish: Wish) -> watch::Receiver<AttachStage> {
         let task = || AttachTask::new(name, self.shutdown.clone());
-        let (stage, new) = self.entries.wish(name, wish, task);
+        // The caller holds a seat on this thread.
+        let seat = || self.host.shared.placement.sit(name);
+        let (stage, new) = self.entries.wish(name, wish, || (task(), seat()));
         if let Some(task) = new {
             tokio::task::spawn_local(self.clone().attach(task));
         }

@@ -48,7 +48,7 @@ impl VolumeRegistry {
             }
             None => {
                 let known = self.host.state.volumes()?.iter().any(|file| file.name == name);
-                if !known && !self.remembered.contains(name) {
+                if !known && !self.host.shared.remembered.contains(name) {
                     bail!("volume {name} is not attached here");
                 }
                 self.refuse_undelivered(name, drop_undelivered)?;
@@ -67,7 +67,7 @@ impl VolumeRegistry {
             bail!("the store does not have {} of volume {name} yet: try again", show_bytes(lag));
         }
         tracing::info!(volume = name, "detaching");
-        self.remembered.set(name, false);
+        self.host.shared.remembered.set(name, false);
         self.entries.set(name, AttachStage::Detaching);
         volume.with(|now, engine| engine.handle_shutdown(now));
         tokio::task::spawn_local(self.clone().finish(name.to_owned(), volume));
@@ -119,7 +119,7 @@ impl VolumeRegistry {
 
     /// Forgets a detached volume, and frees its space here.
     async fn leave(&self, name: &str, drop_undelivered: bool) -> Result<()> {
-        self.remembered.set(name, false);
+        self.host.shared.remembered.set(name, false);
         let mut bytes = 0;
         for file in self.host.state.volumes()?.into_iter().filter(|file| file.name == name) {
             let id = file.volume_id()?;
@@ -163,6 +163,11 @@ impl VolumeRegistry {
             Err(error) => return tracing::debug!("{error:#}"),
         };
         for file in files.into_iter().filter(|file| file.released && file.delivered) {
+            // Volumes of other threads are theirs.
+            let Some(_seat) = self.host.shared.placement.sit_on(&file.name, self.host.number)
+            else {
+                continue;
+            };
             let busy = match self.entries.stage(&file.name) {
                 None => false,
                 Some(AttachStage::Attached(volume)) => {

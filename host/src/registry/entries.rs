@@ -1,6 +1,7 @@
 //! The volumes that somebody wants, by name: where each is on its way, and who wants it.
 
 use crate::failure::AttachFailure;
+use crate::front::Seat;
 use crate::task::{AttachTask, Leaving};
 use crate::volume::Volume;
 use serde::{Deserialize, Serialize};
@@ -71,6 +72,8 @@ struct Entry {
     fenced_by: Option<FencedBy>,
     /// Why it is fenced, while a command tries to attach it again.
     fenced: Option<String>,
+    /// Keeps the volume on this thread.
+    _seat: Seat,
 }
 
 /// All entries.
@@ -81,21 +84,25 @@ pub(super) struct Entries {
 
 impl Entries {
     /// Adds a wish for a volume, whose stage the receiver shows. If the volume is new here, returns
-    /// the task to start.
+    /// the task to start: one of those that `made` makes.
     pub fn wish(
         &self,
         name: &str,
         wish: Wish,
-        task: impl FnOnce() -> Rc<AttachTask>,
+        made: impl FnOnce() -> (Rc<AttachTask>, Seat),
     ) -> (watch::Receiver<AttachStage>, Option<Rc<AttachTask>>) {
         let mut entries = self.by_name.borrow_mut();
         let known = entries.contains_key(name);
-        let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry {
-            stage: watch::Sender::new(AttachStage::Trying(None)),
-            demand: Demand::default(),
-            task: task(),
-            fenced_by: None,
-            fenced: None,
+        let entry = entries.entry(name.to_owned()).or_insert_with(|| {
+            let (task, seat) = made();
+            Entry {
+                stage: watch::Sender::new(AttachStage::Trying(None)),
+                demand: Demand::default(),
+                task,
+                fenced_by: None,
+                fenced: None,
+                _seat: seat,
+            }
         });
         match wish {
             Wish::Always => entry.demand.always = true,
@@ -139,11 +146,9 @@ impl Entries {
         self.by_name.borrow().contains_key(name)
     }
 
-    /// The name of the only volume there is.
-    pub fn only(&self) -> Option<String> {
-        let entries = self.by_name.borrow();
-        let mut names = entries.keys();
-        names.next().filter(|_| names.next().is_none()).cloned()
+    /// The names of all volumes here.
+    pub fn names(&self) -> Vec<String> {
+        self.by_name.borrow().keys().cloned().collect()
     }
 
     /// Sets where a volume is on its way.

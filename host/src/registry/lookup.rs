@@ -5,12 +5,15 @@ use super::reservations::LOOKUP_LIMIT;
 use super::volume_registry::VolumeRegistry;
 use crate::bitmaps::Bitmaps;
 use crate::failure::AttachFailure;
+use crate::front::{FrontHandle, Seat};
 use crate::iscsi::{OpenedVolume, ReservationError, Volumes};
 use crate::nbd::{Exports, export_info};
 use crate::volume::{Volume, snapshot_of};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use longhaul_core::front::iscsi::OpenError;
+use longhaul_core::front::iscsi::{
+    Asker, CopyAnswer, CopyMessage, CopyQuestion, OpenError, TargetId,
+};
 use longhaul_core::front::nbd::{ExportEntry, ExportInfo, LookupError, LookupErrorKind};
 use std::rc::Rc;
 use tokio::sync::watch;
@@ -49,7 +52,11 @@ impl VolumeRegistry {
         name: String,
         entering: bool,
     ) -> Result<(ExportInfo, Rc<Volume>), LookupError> {
-        let name = if name.is_empty() { self.only_volume()? } else { name };
+        let name = if name.is_empty() { self.only_volume().await? } else { name };
+        let Some(_seat) = self.host.sit(&name) else {
+            let message = format!("volume {name} is about to move to another thread: try again");
+            return Err(LookupError { kind: LookupErrorKind::Policy, message });
+        };
         if self.shutdown.has_begun() {
             let message = "the host is shutting down".into();
             return Err(LookupError { kind: LookupErrorKind::Shutdown, message });
@@ -110,22 +117,42 @@ impl VolumeRegistry {
     }
 
     /// The empty name means the only volume there is.
-    fn only_volume(&self) -> Result<String, LookupError> {
-        self.entries.only().ok_or_else(|| LookupError {
+    async fn only_volume(&self) -> Result<String, LookupError> {
+        let mut names = match self.host.shared.fronts() {
+            Some(fronts) => {
+                let names = fronts.each(|front| async move { front.registry.entries.names() });
+                names.await.concat()
+            }
+            None => self.entries.names(),
+        };
+        names.pop().filter(|_| names.is_empty()).ok_or_else(|| LookupError {
             kind: LookupErrorKind::Unknown,
             message: "the host has no default export: name a volume, `nbdinfo --list` shows them"
                 .into(),
         })
     }
 
-    fn attached_names(&self) -> Vec<String> {
+    fn attached_here(&self) -> Vec<String> {
         let stages = self.stages().into_iter();
         let attached = stages.filter(|(_, stage)| matches!(stage, AttachStage::Attached(_)));
         attached.map(|(name, _)| name).collect()
     }
+
+    /// The attached volumes of all threads.
+    async fn attached_names(&self) -> Vec<String> {
+        let Some(fronts) = self.host.shared.fronts() else { return self.attached_here() };
+        let names = fronts.each(|front| async move { front.registry.attached_here() });
+        let mut names = names.await.concat();
+        names.sort_unstable();
+        names
+    }
 }
 
 impl Volumes for VolumeRegistry {
+    fn elsewhere(&self, name: &str) -> anyhow::Result<Option<(FrontHandle, Seat)>> {
+        self.host.shared.elsewhere(name, self.host.number)
+    }
+
     fn open(
         self: Rc<Self>,
         name: String,
@@ -145,8 +172,20 @@ impl Volumes for VolumeRegistry {
         })
     }
 
+    fn ask_others(
+        self: Rc<Self>,
+        asker: Asker,
+        question: CopyQuestion,
+    ) -> LocalBoxFuture<'static, Vec<(TargetId, CopyAnswer)>> {
+        Box::pin(self.ask_targets(asker, question))
+    }
+
+    fn tell(self: Rc<Self>, to: TargetId, message: CopyMessage) -> LocalBoxFuture<'static, bool> {
+        Box::pin(self.tell_target(to, message))
+    }
+
     fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Vec<String>> {
-        Box::pin(async move { self.attached_names() })
+        Box::pin(async move { self.attached_names().await })
     }
 
     fn save(
@@ -159,6 +198,21 @@ impl Volumes for VolumeRegistry {
 }
 
 impl Exports for VolumeRegistry {
+    fn elsewhere(
+        self: Rc<Self>,
+        name: String,
+    ) -> LocalBoxFuture<'static, Result<(String, Option<(FrontHandle, Seat)>), LookupError>> {
+        Box::pin(async move {
+            let name = if name.is_empty() { self.only_volume().await? } else { name };
+            let elsewhere = self.host.shared.elsewhere(&name, self.host.number);
+            let elsewhere = elsewhere.map_err(|error| LookupError {
+                kind: LookupErrorKind::Policy,
+                message: format!("{error:#}"),
+            })?;
+            Ok((name, elsewhere))
+        })
+    }
+
     fn open(
         self: Rc<Self>,
         name: String,
@@ -173,6 +227,6 @@ impl Exports for VolumeRegistry {
 
     fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Result<Vec<ExportEntry>, LookupError>> {
         let entry = |name| ExportEntry { name, description: String::new() };
-        Box::pin(async move { Ok(self.attached_names().into_iter().map(entry).collect()) })
+        Box::pin(async move { Ok(self.attached_names().await.into_iter().map(entry).collect()) })
     }
 }

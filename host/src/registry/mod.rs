@@ -23,6 +23,7 @@
 mod attached;
 mod attaching;
 mod commands;
+mod copies;
 mod detaching;
 mod engine_events;
 mod entries;
@@ -38,4 +39,5 @@ mod reservations;
 mod volume_registry;
 
 pub use entries::{AttachStage, FencedBy};
+pub use remembered::RememberedVolumes;
 pub use volume_registry::VolumeRegistry;

@@ -1,20 +1,20 @@
-//! The volumes that commands attached: they are attached again after a restart.
+//! The volumes that commands attached: the host attaches them again after a restart.
 
 use crate::state::StateDir;
-use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Their names, as the state directory has them.
-pub(super) struct RememberedVolumes {
+/// Their names, as the state directory has them. All clones are the same.
+#[derive(Clone)]
+pub struct RememberedVolumes {
     state: Arc<StateDir>,
-    names: RefCell<BTreeSet<String>>,
+    names: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl RememberedVolumes {
-    /// Nothing was read yet.
+    /// Has read nothing yet.
     pub fn new(state: Arc<StateDir>) -> RememberedVolumes {
-        RememberedVolumes { state, names: RefCell::default() }
+        RememberedVolumes { state, names: Arc::default() }
     }
 
     /// Reads the names.
@@ -23,22 +23,28 @@ impl RememberedVolumes {
             tracing::error!("{error:#}: attach the volumes again that commands had attached");
             BTreeSet::new()
         });
-        self.names.replace(names.clone());
+        self.names().clone_from(&names);
         names
     }
 
     /// Whether a name is one of them.
     pub fn contains(&self, name: &str) -> bool {
-        self.names.borrow().contains(name)
+        self.names().contains(name)
     }
 
     /// Adds a name, or removes it.
     pub fn set(&self, name: &str, attached: bool) {
-        let mut names = self.names.borrow_mut();
+        // The lock lasts until the file is there: the newest set goes last.
+        let mut names = self.names();
         let changed = if attached { names.insert(name.to_owned()) } else { names.remove(name) };
         if changed && let Err(error) = self.state.save_attached(&names) {
             let what = if attached { "will not be" } else { "will be" };
             tracing::warn!(volume = name, "it {what} attached at the next start: {error:#}");
         }
+    }
+
+    /// A panic with the lock held leaves a set of whole names behind.
+    fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,29 +6,26 @@ use super::limits::VolumeLimits;
 use super::link::LinkWatch;
 use super::observers::Observers;
 use super::recordings::Recordings;
-use super::remembered::RememberedVolumes;
 use super::reservations::Reservations;
-use crate::context::HostContext;
+use crate::context::{HostContext, HostShared};
 use crate::kept_journal::KeptJournal;
 use crate::settings::{Limits, VolumeSettings};
 use crate::state::StateDir;
 use crate::task::Shutdown;
 use crate::uplink::Router;
-use crate::volume::{Clock, Volume};
+use crate::volume::Volume;
 use anyhow::{Context as _, Result};
 use longhaul_base::pattern::Pattern;
 use longhaul_link::LinkStatus;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
-/// All volumes of a host.
+/// All volumes of a front thread.
 pub struct VolumeRegistry {
     pub(super) host: Rc<HostContext>,
     pub(super) shutdown: Rc<Shutdown>,
     pub(super) entries: Entries,
     pub(super) attached: AttachedVolumes,
-    pub(super) remembered: RememberedVolumes,
     pub(super) link: Rc<LinkWatch>,
     pub(super) limits: VolumeLimits,
     pub(super) recordings: Recordings,
@@ -39,21 +36,20 @@ pub struct VolumeRegistry {
 }
 
 impl VolumeRegistry {
-    /// No volumes yet.
+    /// No volumes yet, on thread number `number` of the host.
     pub fn new(
-        state: Arc<StateDir>,
+        shared: HostShared,
+        number: usize,
         settings: VolumeSettings,
         router: Rc<Router>,
-        clock: Clock,
     ) -> Rc<VolumeRegistry> {
-        let limits = settings.limits.clone();
-        let host = HostContext::new(state.clone(), settings, router.clone(), clock);
+        let (limits, state) = (settings.limits.clone(), shared.state.clone());
+        let host = HostContext::new(shared, number, settings, router.clone());
         let shutdown = Rc::new(Shutdown::default());
         let link = Rc::new(LinkWatch::new(router));
         Rc::new(VolumeRegistry {
             entries: Entries::default(),
             attached: AttachedVolumes::default(),
-            remembered: RememberedVolumes::new(state.clone()),
             limits: VolumeLimits::new(limits),
             recordings: Recordings::new(state),
             reservations: Reservations::new(host.clone(), link.clone(), shutdown.clone()),
@@ -85,6 +81,11 @@ impl VolumeRegistry {
     /// Clients may have volumes attached whose names match, from now on.
     pub fn set_on_demand(&self, patterns: Vec<Pattern>) {
         self.on_demand.replace(patterns);
+    }
+
+    /// The parts that all threads of the host share.
+    pub fn shared(&self) -> &HostShared {
+        &self.host.shared
     }
 
     /// Where the host keeps descriptions and journals of volumes.

@@ -10,6 +10,7 @@ use longhaul_core::wire::link::HostId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The directory that remembers which volumes are encrypted.
 pub(super) const ENCRYPTED: &str = "encrypted";
@@ -32,6 +33,8 @@ fn pin_name(name: &str) -> String {
 pub struct StateDir {
     path: PathBuf,
     host: HostId,
+    /// Held while a file that all threads write is replaced.
+    writing: Mutex<()>,
     _lock: files::Lock,
 }
 
@@ -70,7 +73,7 @@ impl StateDir {
         files::create_dir(&path.join("volumes"))?;
         let lock = files::Lock::acquire(path)?;
         let host = identity(path, true)?;
-        Ok(StateDir { path: path.to_owned(), host, _lock: lock })
+        Ok(StateDir { path: path.to_owned(), host, writing: Mutex::default(), _lock: lock })
     }
 
     /// The identity of this host.
@@ -96,6 +99,8 @@ impl StateDir {
     /// # Errors
     /// If the write fails.
     pub fn save_stores(&self, stores: &[String]) -> Result<()> {
+        // Each front thread hears of stores.
+        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let file = StoresFile { version: VERSION, stores: stores.to_vec() };
         files::replace(&self.path.join("stores.json"), &serde_json::to_vec_pretty(&file)?, 0o600)
     }

@@ -1,0 +1,141 @@
+//! The front threads of a host, and the ways to them.
+
+use super::Front;
+use super::placement::{Placement, Seat};
+use anyhow::{Context as _, Result};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
+
+/// Jobs that may wait for a front thread. The sender of another one waits.
+const JOBS: usize = 256;
+
+type JobFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A job that one front thread gives another.
+pub type Job = Box<dyn FnOnce(Rc<Front>) -> JobFuture + Send>;
+
+/// The jobs of a front thread.
+pub type Jobs = mpsc::Receiver<Job>;
+
+/// The way to a front thread.
+#[derive(Clone)]
+pub struct FrontHandle {
+    jobs: mpsc::Sender<Job>,
+}
+
+/// A front thread has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the host is stopping")]
+pub struct FrontGone;
+
+impl FrontHandle {
+    /// A way, and its end.
+    pub fn new() -> (FrontHandle, Jobs) {
+        let (jobs, receiver) = mpsc::channel(JOBS);
+        (FrontHandle { jobs }, receiver)
+    }
+
+    /// Has the thread do a job, and waits for its result.
+    ///
+    /// # Errors
+    /// If the thread has ended.
+    pub async fn call<T, F>(
+        &self,
+        job: impl FnOnce(Rc<Front>) -> F + Send + 'static,
+    ) -> Result<T, FrontGone>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let (sender, result) = oneshot::channel();
+        let job: Job = Box::new(move |front| {
+            let done = job(front);
+            // Perhaps nobody waits for it any more.
+            Box::pin(async move { drop(sender.send(done.await)) })
+        });
+        self.jobs.send(job).await.map_err(|_| FrontGone)?;
+        result.await.map_err(|_| FrontGone)
+    }
+}
+
+/// Starts the thread of this number, which serves the jobs.
+type Start = Box<dyn Fn(usize, Jobs) -> Result<JoinHandle<()>> + Send + Sync>;
+
+/// All front threads. A thread starts with its first volume.
+pub struct Fronts {
+    placement: Arc<Placement>,
+    threads: Mutex<Vec<Option<FrontThread>>>,
+    start: Start,
+}
+
+struct FrontThread {
+    handle: FrontHandle,
+    /// Of all but the first, which is the caller's.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Fronts {
+    /// The first thread, and `start` for the others.
+    pub fn new(placement: Arc<Placement>, first: FrontHandle, start: Start) -> Fronts {
+        let mut threads: Vec<_> = (0..placement.threads()).map(|_| None).collect();
+        threads[0] = Some(FrontThread { handle: first, thread: None });
+        Fronts { placement, threads: Mutex::new(threads), start }
+    }
+
+    /// The thread that has the volume of a name, with the seat that keeps it there.
+    ///
+    /// # Errors
+    /// If the thread cannot start.
+    pub fn of(&self, name: &str) -> Result<(FrontHandle, Seat)> {
+        let seat = self.placement.sit(name);
+        let place = &mut self.lock()[seat.thread()];
+        if let Some(front) = place {
+            return Ok((front.handle.clone(), seat));
+        }
+        let (handle, jobs) = FrontHandle::new();
+        let thread = (self.start)(seat.thread(), jobs).context("cannot start a front thread")?;
+        *place = Some(FrontThread { handle: handle.clone(), thread: Some(thread) });
+        Ok((handle, seat))
+    }
+
+    /// The thread of a number, if it has started.
+    pub fn get(&self, number: usize) -> Option<FrontHandle> {
+        self.lock().get(number)?.as_ref().map(|front| front.handle.clone())
+    }
+
+    /// The threads that have started, in their order.
+    pub fn started(&self) -> Vec<FrontHandle> {
+        self.lock().iter().flatten().map(|front| front.handle.clone()).collect()
+    }
+
+    /// Has all threads do the same, and collects the results. A thread that has ended has none.
+    pub async fn each<T, F>(&self, job: impl Fn(Rc<Front>) -> F + Clone + Send + 'static) -> Vec<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let calls = self.started().into_iter().map(|front| {
+            let job = job.clone();
+            async move { front.call(job).await }
+        });
+        futures_util::future::join_all(calls).await.into_iter().flatten().collect()
+    }
+
+    /// Waits for the threads beside the first, which have to end by themselves.
+    pub fn join(&self) {
+        let threads: Vec<_> = self.lock().iter_mut().skip(1).filter_map(Option::take).collect();
+        for thread in threads.into_iter().filter_map(|front| front.thread) {
+            // It has reported its panic already.
+            let _ = thread.join();
+        }
+    }
+
+    /// A panic with the lock held leaves a list of whole entries behind.
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<FrontThread>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
