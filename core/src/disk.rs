@@ -2,13 +2,16 @@
 
 use bytes::Bytes;
 
-/// An operation on a file of a journal or a cache.
+/// An operation on a file of a journal, a cache or a version table.
 ///
-/// The shell carries out writes and syncs strictly in order, one after another, and reads at any
-/// time. It never repeats a failed write or sync.
+/// The shell carries out operations on a journal side by side. They end in any order. For a cache
+/// and a version table it carries out writes and syncs strictly in order, one after another. Reads
+/// come at any time. The shell never repeats a failed write or sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskOperation {
-    /// Write `data` at `offset`; if `sync`, reply only after the file's data is on stable storage.
+    /// Write `data` at `offset`. If `sync`, reply only after this data is on stable storage. That
+    /// says nothing about other writes of a journal. Those of a cache or a version table are in
+    /// order, so a sync covers all earlier writes to the file.
     Write {
         /// For the result.
         id: u64,
@@ -18,10 +21,10 @@ pub enum DiskOperation {
         offset: u64,
         /// The bytes to write; a multiple of 4 KiB.
         data: Bytes,
-        /// Followed by a sync of this file.
+        /// Whether the reply waits for stable storage.
         sync: bool,
     },
-    /// Put everything written to the file so far on stable storage.
+    /// Put on stable storage every write to the file whose reply came before this operation.
     Sync {
         /// For the result.
         id: u64,

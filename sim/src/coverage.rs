@@ -140,6 +140,8 @@ counters! {
     puts_exist_other,
     /// Gets that failed for a moment.
     gets_failed,
+    /// Writes and syncs of the journal's disk that began beside others.
+    disk_together,
     /// Writes to the journal's disk that failed.
     disk_write_errors,
     /// Syncs of the journal's disk that failed.

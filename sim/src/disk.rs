@@ -1,14 +1,15 @@
 //! A disk with a page cache, for a host's journal files.
 //!
-//! Promises: a read sees every completed write, until the power goes. Synced data survives a power
-//! cut. Any part of the other data survives, torn at 512 bytes. A process crash loses only
-//! operations that had not started. After a failed sync the cached pages count as clean although
-//! they never reached the disk, as on Linux. A later sync does not save them.
+//! Promises: a read sees every completed write, until the power goes. A sync covers only writes
+//! that were complete when it began. These survive a power cut after its end. Any part of the other
+//! data survives, torn at 512 bytes. A process crash loses only operations under way. After a
+//! failed sync the cached pages count as clean although they never reached the disk, as on Linux. A
+//! sync that was under way with these pages fails too. A later one succeeds and does not save them.
 //!
 //! It knows nothing of journals: files are numbered byte arrays.
 
 use crate::rng::Rng;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Smallest unit that the disk writes as a whole.
 pub const SECTOR: usize = 512;
@@ -20,19 +21,40 @@ struct File {
     live: Vec<u8>,
     /// The bytes that survive a power cut.
     durable: Vec<u8>,
-    /// Sectors in which both may differ and that the next sync writes.
-    dirty: BTreeSet<usize>,
-    /// Extents of the writes since the last sync, in order: (first sector, sectors).
-    writes: Vec<(usize, usize)>,
-    /// Sectors that a failed sync left behind: live and durable bytes differ until the next write
-    /// there.
-    limbo: BTreeSet<usize>,
+    /// Sectors in which both may differ and that the next sync writes, with the moment of the last
+    /// write there.
+    dirty: BTreeMap<usize, Moment>,
+    /// Extents of the writes since the last sync, in order.
+    writes: Vec<Extent>,
+    /// Sectors that a failed sync left behind, with the moment of the failure: live and durable
+    /// bytes differ until the next write there.
+    limbo: BTreeMap<usize, Moment>,
+}
+
+/// Counts what happens to a disk.
+type Moment = u64;
+
+/// Where a write went.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    first: usize,
+    sectors: usize,
+    moment: Moment,
+}
+
+/// A sync under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Covered {
+    file: u32,
+    /// It covers the writes before this moment.
+    began: Moment,
 }
 
 /// The files of one journal.
 #[derive(Clone, Debug)]
 pub struct Disk {
     files: Vec<File>,
+    moment: Moment,
     /// Whether a fault destroyed stable data: explicit errors are allowed from then on.
     pub damaged: bool,
 }
@@ -44,11 +66,11 @@ impl Disk {
         let file = File {
             live: vec![0; bytes as usize],
             durable: vec![0; bytes as usize],
-            dirty: BTreeSet::new(),
+            dirty: BTreeMap::new(),
             writes: Vec::new(),
-            limbo: BTreeSet::new(),
+            limbo: BTreeMap::new(),
         };
-        Disk { files: vec![file; files as usize], damaged: false }
+        Disk { files: vec![file; files as usize], moment: 0, damaged: false }
     }
 
     /// Number of files.
@@ -93,37 +115,77 @@ impl Disk {
 
     /// Puts data into the page cache.
     pub fn write(&mut self, file: u32, offset: u64, data: &[u8]) {
+        let moment = self.tick();
         let (offset, file) = (offset as usize, &mut self.files[file as usize]);
         file.live[offset..offset + data.len()].copy_from_slice(data);
-        let first = offset / SECTOR;
-        let sectors = (offset + data.len()).div_ceil(SECTOR) - first;
-        file.dirty.extend(first..first + sectors);
+        let (first, sectors) = extent(offset, data.len());
         for sector in first..first + sectors {
+            file.dirty.insert(sector, moment);
             file.limbo.remove(&sector);
         }
-        file.writes.push((first, sectors));
+        file.writes.push(Extent { first, sectors, moment });
+    }
+
+    /// A write that ends when its own data is durable.
+    pub fn write_durably(&mut self, file: u32, offset: u64, data: &[u8]) {
+        self.write(file, offset, data);
+        let file = &mut self.files[file as usize];
+        let (first, sectors) = extent(offset as usize, data.len());
+        for sector in first..first + sectors {
+            file.dirty.remove(&sector);
+            file.keep(sector);
+        }
+        file.writes.pop();
+    }
+
+    /// A write of that kind that fails: its data is in the page cache, and parts of it on the disk.
+    pub fn fail_write_durably(&mut self, file: u32, offset: u64, data: &[u8], rng: &mut Rng) {
+        self.write(file, offset, data);
+        let moment = self.tick();
+        let file = &mut self.files[file as usize];
+        let (first, sectors) = extent(offset as usize, data.len());
+        for sector in first..first + sectors {
+            file.dirty.remove(&sector);
+            file.keep_or_forget(sector, moment, rng);
+        }
+        file.writes.pop();
     }
 
     /// Makes a file durable.
     pub fn sync(&mut self, file: u32) {
+        let covered = self.begin_sync(file);
+        let kept = self.finish_sync(covered);
+        debug_assert!(kept, "nothing happened meanwhile");
+    }
+
+    /// Begins a sync of everything written to a file so far.
+    #[must_use]
+    pub fn begin_sync(&mut self, file: u32) -> Covered {
+        Covered { file, began: self.tick() }
+    }
+
+    /// Ends a sync. False if a part of the writes that it covers was lost meanwhile.
+    #[must_use]
+    pub fn finish_sync(&mut self, Covered { file, began }: Covered) -> bool {
         let file = &mut self.files[file as usize];
-        for sector in std::mem::take(&mut file.dirty) {
+        for sector in file.take_covered(began) {
             file.keep(sector);
         }
-        file.writes.clear();
+        file.limbo.values().all(|failed| *failed < began)
     }
 
     /// A sync that fails: some pages made it, the others never will.
-    pub fn fail_sync(&mut self, file: u32, rng: &mut Rng) {
+    pub fn fail_sync(&mut self, Covered { file, began }: Covered, rng: &mut Rng) {
+        let moment = self.tick();
         let file = &mut self.files[file as usize];
-        for sector in std::mem::take(&mut file.dirty) {
-            if rng.percent(50) {
-                file.keep(sector);
-            } else {
-                file.limbo.insert(sector);
-            }
+        for sector in file.take_covered(began) {
+            file.keep_or_forget(sector, moment, rng);
         }
-        file.writes.clear();
+    }
+
+    fn tick(&mut self) -> Moment {
+        self.moment += 1;
+        self.moment
     }
 
     /// A write cut short after a whole number of sectors, by an error or the end of the process.
@@ -143,7 +205,7 @@ impl Disk {
         let mode = rng.below(6);
         let mut torn = false;
         for file in &mut self.files {
-            let dirty: Vec<usize> = std::mem::take(&mut file.dirty).into_iter().collect();
+            let dirty: Vec<usize> = std::mem::take(&mut file.dirty).into_keys().collect();
             let whole = rng.index(file.writes.len() + 1);
             let odds = rng.between(1, 99);
             let mut page = (usize::MAX, false);
@@ -153,14 +215,15 @@ impl Disk {
                     0 => false,
                     1 => true,
                     // A prefix of the writes, the last of them torn.
-                    2 => file.writes[..whole].iter().enumerate().any(|(n, &(first, sectors))| {
+                    2 => file.writes[..whole].iter().enumerate().any(|(n, extent)| {
+                        let Extent { first, sectors, .. } = *extent;
                         let cut = if n + 1 == whole { sectors / 2 } else { sectors };
                         (first..first + cut).contains(sector)
                     }),
                     // The newest writes only: the elevator took them first.
-                    3 => file.writes[whole..]
-                        .iter()
-                        .any(|&(first, sectors)| (first..first + sectors).contains(sector)),
+                    3 => file.writes[whole..].iter().any(|&Extent { first, sectors, .. }| {
+                        (first..first + sectors).contains(sector)
+                    }),
                     4 => {
                         if page.0 != sector / PAGE_SECTORS {
                             page = (sector / PAGE_SECTORS, rng.percent(odds));
@@ -209,6 +272,28 @@ impl File {
         let end = (start + SECTOR).min(self.live.len());
         self.durable[start..end].copy_from_slice(&self.live[start..end]);
     }
+
+    /// A failure: the sector made it, or never will.
+    fn keep_or_forget(&mut self, sector: usize, moment: Moment, rng: &mut Rng) {
+        if rng.percent(50) {
+            self.keep(sector);
+        } else {
+            self.limbo.insert(sector, moment);
+        }
+    }
+
+    /// The dirty sectors that nobody wrote to since `began`. They are clean from now on.
+    fn take_covered(&mut self, began: Moment) -> Vec<usize> {
+        self.writes.retain(|write| write.moment > began);
+        let covered = self.dirty.extract_if(.., |_, moment| *moment < began);
+        covered.map(|(sector, _)| sector).collect()
+    }
+}
+
+/// The first sector of a range, and how many there are.
+fn extent(offset: usize, bytes: usize) -> (usize, usize) {
+    let first = offset / SECTOR;
+    (first, (offset + bytes).div_ceil(SECTOR) - first)
 }
 
 #[cfg(test)]
@@ -246,12 +331,39 @@ mod tests {
             let mut rng = Rng::new(seed);
             let mut disk = Disk::new(1, 64 << 10);
             disk.write(0, 0, &[1; 4096]);
-            disk.fail_sync(0, &mut rng);
+            let beside = disk.begin_sync(0);
+            let failing = disk.begin_sync(0);
+            disk.fail_sync(failing, &mut rng);
             assert_eq!(disk.read(0, 0, 4096), [1; 4096]);
-            disk.sync(0);
+            let all_kept = disk.files[0].limbo.is_empty();
+            assert_eq!(disk.finish_sync(beside), all_kept, "it covers the same write");
+            let later = disk.begin_sync(0);
+            assert!(disk.finish_sync(later));
             disk.cut_power(&mut rng);
             lost |= disk.read(0, 0, 4096) != [1; 4096];
         }
         assert!(lost);
+    }
+
+    #[test]
+    fn a_sync_covers_what_was_complete_when_it_began() {
+        let (mut kept, mut lost) = (0, 0);
+        for seed in 0..50 {
+            let mut rng = Rng::new(seed);
+            let mut disk = Disk::new(1, 64 << 10);
+            disk.write(0, 0, &[1; 4096]);
+            let covered = disk.begin_sync(0);
+            disk.write(0, 4096, &[2; 4096]);
+            disk.write_durably(0, 8192, &[3; 4096]);
+            assert!(disk.finish_sync(covered));
+            disk.cut_power(&mut rng);
+            assert_eq!(disk.read(0, 0, 4096), [1; 4096]);
+            assert_eq!(disk.read(0, 8192, 4096), [3; 4096]);
+            match disk.read(0, 4096, 4096) == [2; 4096] {
+                true => kept += 1,
+                false => lost += 1,
+            }
+        }
+        assert!(kept > 0 && lost > 0, "{kept} {lost}");
     }
 }

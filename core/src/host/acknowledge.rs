@@ -202,9 +202,9 @@ impl Acknowledger {
         last(&self.committed).max(last(&self.replicated))
     }
 
-    /// Whether somebody waits for local stable storage.
-    pub(super) fn awaits_sync(&self) -> bool {
-        !self.stable.is_empty()
+    /// The last number that somebody waits to see on local stable storage.
+    pub(super) fn awaited_here(&self) -> Option<Seq> {
+        self.stable.back().map(|(_, seq)| *seq)
     }
 
     /// Whether writes wait for room that only commits can make.

@@ -228,14 +228,15 @@ impl WriteLog {
         self.journal.finish(id, error)
     }
 
-    /// The next write or sync of the journal's files; `id` is the number of the last operation.
+    /// The next write or sync of the journal's files. Numbers up to `wanted` have to become stable.
+    /// `id` is the number of the last operation.
     pub(super) fn next_operation(
         &mut self,
         context: &Context,
-        want_sync: bool,
+        wanted: Seq,
         id: &mut u64,
     ) -> Option<DiskOperation> {
-        self.journal.next_operation(context.now, want_sync, id)
+        self.journal.next_operation(context.now, wanted, id)
     }
 
     /// Writes nothing more to the journal's files.

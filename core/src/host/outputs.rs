@@ -54,19 +54,21 @@ impl Outputs {
         id
     }
 
-    /// Writes or syncs a file of the journal; `operation` makes its number out of the last one.
-    pub(super) fn write_file(&mut self, operation: impl FnOnce(&mut u64) -> Option<DiskOperation>) {
-        let Some(operation) = operation(&mut self.disk_id) else { return };
-        match &operation {
-            DiskOperation::Write { data, sync, .. } => {
-                self.counters.disk_writes += 1;
-                self.counters.disk_write_bytes += data.len() as u64;
-                self.counters.disk_syncs += u64::from(*sync);
+    /// Writes and syncs files of the journal, as long as `next` gives an operation. It makes the
+    /// number of the operation out of the last one.
+    pub(super) fn write_files(&mut self, mut next: impl FnMut(&mut u64) -> Option<DiskOperation>) {
+        while let Some(operation) = next(&mut self.disk_id) {
+            match &operation {
+                DiskOperation::Write { data, sync, .. } => {
+                    self.counters.disk_writes += 1;
+                    self.counters.disk_write_bytes += data.len() as u64;
+                    self.counters.disk_syncs += u64::from(*sync);
+                }
+                DiskOperation::Sync { .. } => self.counters.disk_syncs += 1,
+                DiskOperation::Read { .. } => {}
             }
-            DiskOperation::Sync { .. } => self.counters.disk_syncs += 1,
-            DiskOperation::Read { .. } => {}
+            self.disk.push_back(operation);
         }
-        self.disk.push_back(operation);
     }
 
     /// The totals, to be counted up.

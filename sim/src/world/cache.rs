@@ -204,7 +204,8 @@ impl World {
         };
         let result = if write_fails || (sync && sync_fails) {
             if sync {
-                disk.fail_sync(0, rng);
+                let covered = disk.begin_sync(0);
+                disk.fail_sync(covered, rng);
             }
             DiskResult::Failed { id, error: "injected error of the cache's disk".to_owned() }
         } else {

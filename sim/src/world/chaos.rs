@@ -257,6 +257,7 @@ impl World {
         let mut rng = slot.disk_rng.clone();
         let mut disk = slot.journal.as_ref()?.disk.clone();
         slot.disk_rng.draw();
+        slot.disk_operations.cut_short(&mut disk, &mut rng);
         if power {
             disk.cut_power(&mut rng);
         }

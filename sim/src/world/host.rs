@@ -1,5 +1,6 @@
 //! Hosts: processes that attach volumes, with state directories that outlive them.
 
+use super::storage::UnderWay;
 use super::{Event, MS, State, Told, World};
 use crate::disk::Disk;
 use crate::link::{Direction, EncodeHead, Session, encode};
@@ -8,7 +9,7 @@ use crate::note;
 use crate::plan::Acknowledge;
 use longhaul_core::block::{Epoch, Seq};
 use longhaul_core::host::journal::{Geometry, Recovered};
-use longhaul_core::host::{self, Config, DiskOperation, Durability, Mode, OnJournalFailure};
+use longhaul_core::host::{self, Config, Durability, Mode, OnJournalFailure};
 use longhaul_core::pack::{DATA_KEY_BYTES, DataKey, Keys, Packing};
 use longhaul_core::wire::link::{
     Attached, Frame, JournalState, Lane, ToHost, ToStore, VolumeReply,
@@ -182,8 +183,7 @@ impl World {
         slot.state = State::Down;
         slot.timer = None;
         slot.connecting = false;
-        slot.disk_queue.clear();
-        slot.disk_busy = false;
+        slot.disk_operations = UnderWay::default();
         slot.latched = false;
         slot.stopping = false;
         slot.fenced = false;
@@ -216,14 +216,12 @@ impl World {
         self.hosts[host].incarnation += 1;
         for volume in 0..self.volumes.len() {
             let slot = self.slot(host, volume);
-            let under_way = slot.disk_queue.pop_front();
+            let under_way = std::mem::take(&mut slot.disk_operations);
             let mut rng = slot.disk_rng.clone();
             slot.disk_rng.draw();
             let mut torn = false;
             if let Some(journal) = &mut slot.journal {
-                if let Some(DiskOperation::Write { file, offset, data, .. }) = &under_way {
-                    journal.disk.write_part(*file, *offset, data, &mut rng);
-                }
+                under_way.cut_short(&mut journal.disk, &mut rng);
                 torn = power && journal.disk.cut_power(&mut rng);
             }
             self.coverage.torn_writes += u64::from(torn);

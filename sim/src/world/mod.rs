@@ -52,7 +52,7 @@ const MS: u64 = 1_000_000;
 enum Event {
     Client(At),
     /// The write or sync at the front of the slot's disk queue has ended.
-    DiskDone(At),
+    DiskDone(At, u64),
     /// A read of the journal has ended: id, file, offset, bytes.
     DiskRead(At, u64, u32, u64, usize),
     /// The write or sync at the front of the cache's queue has ended.
@@ -170,8 +170,8 @@ struct Slot {
     ahead: [u64; 3],
     connecting: bool,
     timer: Option<Time>,
-    disk_queue: VecDeque<longhaul_core::host::DiskOperation>,
-    disk_busy: bool,
+    /// Writes and syncs of the journal that are under way.
+    disk_operations: storage::UnderWay,
     latched: bool,
     stopping: bool,
     detached: bool,
@@ -405,7 +405,7 @@ impl World {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Client(at) => self.live(at, |w| w.client_wakes(at.host, at.volume)),
-            Event::DiskDone(at) => self.live(at, |w| w.disk_done(at.host, at.volume)),
+            Event::DiskDone(at, id) => self.live(at, |w| w.disk_done(at.host, at.volume, id)),
             Event::DiskRead(at, id, file, offset, bytes) => {
                 self.live(at, |w| w.disk_read_done(at.host, at.volume, id, (file, offset, bytes)));
             }
@@ -533,8 +533,7 @@ impl Slot {
             ahead: [0; 3],
             connecting: false,
             timer: None,
-            disk_queue: VecDeque::new(),
-            disk_busy: false,
+            disk_operations: storage::UnderWay::default(),
             latched: false,
             stopping: false,
             detached: false,

@@ -2,12 +2,41 @@
 //! left.
 
 use super::{Event, MS, World};
-use crate::disk::Disk;
+use crate::disk::{Covered, Disk};
 use crate::note;
+use crate::rng::Rng;
 use bytes::Bytes;
 use longhaul_core::block::{Seq, VolumeId};
 use longhaul_core::host::journal::{self, Geometry, Recovered, Recovery};
 use longhaul_core::host::{DiskOperation, DiskResult};
+
+/// Writes and syncs of a journal that are under way, in the order of their beginnings. They end in
+/// any order.
+#[derive(Default)]
+pub(super) struct UnderWay(Vec<Begun>);
+
+struct Begun {
+    id: u64,
+    operation: DiskOperation,
+    /// For a sync.
+    covered: Option<Covered>,
+}
+
+impl UnderWay {
+    /// The process dies. Any part of each write is in the page cache then.
+    pub(super) fn cut_short(&self, disk: &mut Disk, rng: &mut Rng) {
+        for begun in &self.0 {
+            if let DiskOperation::Write { file, offset, data, .. } = &begun.operation {
+                disk.write_part(*file, *offset, data, rng);
+            }
+        }
+    }
+
+    fn end(&mut self, id: u64) -> Option<Begun> {
+        let place = self.0.iter().position(|begun| begun.id == id)?;
+        Some(self.0.remove(place))
+    }
+}
 
 impl World {
     pub(super) fn recover(&mut self, host: usize, volume: usize) -> Result<Recovered, String> {
@@ -72,23 +101,13 @@ impl World {
             self.after(delay, Event::DiskRead(at, id, file, offset, bytes));
             return;
         }
-        self.slot(host, volume).disk_queue.push_back(operation);
-        self.next_disk(host, volume);
-    }
-
-    fn next_disk(&mut self, host: usize, volume: usize) {
         let at = self.at(host, volume);
-        let latency = self.plan.disk_latency;
         let slot = self.slot(host, volume);
-        if slot.disk_busy {
-            return;
-        }
-        let Some(operation) = slot.disk_queue.front() else { return };
-        let sync = matches!(
-            operation,
-            DiskOperation::Sync { .. } | DiskOperation::Write { sync: true, .. }
-        );
-        slot.disk_busy = true;
+        let (id, synced, sync) = match &operation {
+            DiskOperation::Write { id, sync, .. } => (*id, None, *sync),
+            DiskOperation::Sync { id, file } => (*id, Some(*file), true),
+            DiskOperation::Read { .. } => return,
+        };
         let mut delay = slot.disk_rng.spread(latency / 4 + 1, latency * 2 + 2);
         if sync {
             delay += slot.disk_rng.spread(latency, latency * 10 + 2);
@@ -96,7 +115,17 @@ impl World {
         if slot.disk_rng.ppm(5000) {
             delay += slot.disk_rng.spread(MS, 400 * MS);
         }
-        self.after(delay, Event::DiskDone(at));
+        let covered = match (synced, slot.disk()) {
+            (None, _) => None,
+            (Some(file), Some(disk)) => Some(disk.begin_sync(file)),
+            (Some(_), None) => {
+                return self.fail(format!("host {host} syncs a journal that it does not have"));
+            }
+        };
+        slot.disk_operations.0.push(Begun { id, operation, covered });
+        let together = slot.disk_operations.0.len() as u64;
+        self.coverage.disk_together += u64::from(together > 1);
+        self.after(delay, Event::DiskDone(at, id));
     }
 
     pub(super) fn disk_read_done(
@@ -118,7 +147,7 @@ impl World {
         self.pump_host(host, volume);
     }
 
-    pub(super) fn disk_done(&mut self, host: usize, volume: usize) {
+    pub(super) fn disk_done(&mut self, host: usize, volume: usize, id: u64) {
         let now = self.now;
         let odds = self.plan.disk;
         let write_fails = self.disk_fault(host, volume, odds.write);
@@ -126,8 +155,7 @@ impl World {
         let misdirected = self.disk_fault(host, volume, odds.misdirect);
         let ring = self.geometry(volume).ring();
         let slot = self.slot(host, volume);
-        slot.disk_busy = false;
-        let Some(operation) = slot.disk_queue.pop_front() else { return };
+        let Some(Begun { operation, covered, .. }) = slot.disk_operations.end(id) else { return };
         let mut rng = slot.disk_rng.clone();
         slot.disk_rng.draw();
         let Some(journal) = &mut slot.journal else {
@@ -155,33 +183,38 @@ impl World {
                     self.coverage.disk_write_errors += 1;
                     failed(*id, "injected write error")
                 } else {
+                    let (mut file, mut offset) = (*file, *offset);
                     if misdirected {
-                        let (to, at) = disk.somewhere(data.len(), &mut rng);
-                        disk.write(to, at, data);
+                        (file, offset) = disk.somewhere(data.len(), &mut rng);
                         disk.damaged = true;
-                    } else {
-                        disk.write(*file, *offset, data);
                     }
-                    if *sync && sync_fails {
-                        disk.fail_sync(*file, &mut rng);
-                        self.coverage.disk_sync_errors += 1;
-                        failed(*id, "injected sync error")
-                    } else {
-                        if *sync {
-                            disk.sync(*file);
+                    match (*sync, sync_fails) {
+                        (true, true) => {
+                            disk.fail_write_durably(file, offset, data, &mut rng);
+                            self.coverage.disk_sync_errors += 1;
+                            failed(*id, "injected sync error")
                         }
-                        DiskResult::Done { id: *id }
+                        (true, false) => {
+                            disk.write_durably(file, offset, data);
+                            DiskResult::Done { id: *id }
+                        }
+                        (false, _) => {
+                            disk.write(file, offset, data);
+                            DiskResult::Done { id: *id }
+                        }
                     }
                 }
             }
-            DiskOperation::Sync { id, file } => {
+            DiskOperation::Sync { id, .. } => {
+                let Some(covered) = covered else { return };
                 if sync_fails {
-                    disk.fail_sync(*file, &mut rng);
+                    disk.fail_sync(covered, &mut rng);
                     self.coverage.disk_sync_errors += 1;
                     failed(*id, "injected sync error")
-                } else {
-                    disk.sync(*file);
+                } else if disk.finish_sync(covered) {
                     DiskResult::Done { id: *id }
+                } else {
+                    failed(*id, "another sync has lost a write")
                 }
             }
             DiskOperation::Read { .. } => return,
@@ -192,7 +225,6 @@ impl World {
         if let Some(machine) = self.slot(host, volume).machine() {
             machine.handle_disk(now, result);
         }
-        self.next_disk(host, volume);
         self.pump_host(host, volume);
     }
 }

@@ -119,18 +119,6 @@ impl FrameMemory {
         evicted
     }
 
-    /// The end of the last frame; 0 without a frame.
-    pub(super) fn end(&self) -> u64 {
-        self.groups.back().map_or(0, SealedFrame::end)
-    }
-
-    /// The first frame that ends after `addr`: its address and bytes, and whether it is the last.
-    pub(super) fn after(&self, addr: u64) -> Option<(u64, Bytes, bool)> {
-        let index = self.groups.partition_point(|group| group.end() <= addr);
-        let group = self.groups.get(index)?;
-        Some((group.addr, group.data.clone(), index + 1 == self.groups.len()))
-    }
-
     /// `bytes` bytes at `addr`.
     pub(super) fn get(&self, addr: u64, bytes: usize) -> Option<Bytes> {
         let index = self.groups.partition_point(|group| group.end() <= addr);

@@ -1,8 +1,8 @@
 //! The journal: a ring of files that holds every write until the store has committed it.
 //!
-//! Promises: a record gets its address when the journal appends it, and keeps the address. Frames
-//! reach stable storage in order. The journal overwrites only committed writes. After a failed
-//! write or sync it writes nothing more. Without a disk (write-through, or after a failure) the
+//! Promises: a record gets its address when the journal appends it, and keeps the address. A frame
+//! counts as written, or as stable, only after all frames before it. The journal overwrites only
+//! committed writes. After a failed write or sync it writes nothing more. Without a disk (write-through, or after a failure) the
 //! same structure works in memory: frames stay there until their commit.
 //!
 //! It must not know requests, the link, or the waiting clients. The volume tells it when to sync,
@@ -27,7 +27,7 @@ use crate::block::{Epoch, Seq, Time};
 use bytes::{Bytes, BytesMut};
 use frames::Frames;
 use memory::FrameMemory;
-use stability::{Stability, Unstable};
+use stability::{SYNCS_MAX, Stability, UnderWay, UnstableFrame, WRITES_MAX};
 
 /// The open frame, which takes records.
 #[derive(Debug)]
@@ -52,6 +52,9 @@ pub(crate) enum BytesAt {
 }
 
 const PAGE: u64 = PAGE_BYTES;
+
+/// The disk may as well begin with a frame of this many bytes while it works on others. A guess.
+const LONG_FRAME_BYTES: u64 = 256 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -101,7 +104,7 @@ impl Journal {
         let empty = Recovered::empty(Geometry::default(), 0, crate::block::VolumeId(0));
         let known = recovered.unwrap_or(&empty);
         let geometry = known.geometry;
-        // Four frames at least: one open, one under way to the disk, two that wait for a sync.
+        // Four frames at least: one open, two under way to the disk, one that waits for a sync.
         let frame_max = geometry.frame_max().min((memory_max / 4 / PAGE * PAGE).max(4 * PAGE));
         let mut journal = Journal {
             geometry,
@@ -167,15 +170,16 @@ impl Journal {
         self.memory_only || (self.open.is_none() && self.disk.is_all_stable())
     }
 
-    /// The time of the acknowledgment of the oldest write that is not on stable storage.
-    pub(crate) fn oldest_unstable(&self) -> Option<Time> {
+    /// The time of the acknowledgment of the oldest write that is not on stable storage, nor on its
+    /// way there.
+    pub(crate) fn oldest_uncovered(&self) -> Option<Time> {
         if self.memory_only {
             return None;
         }
-        self.disk.oldest_unstable().or(self.open.as_ref().map(|open| open.born))
+        self.disk.oldest_uncovered().or(self.open.as_ref().map(|open| open.born))
     }
 
-    /// Bytes written and not synced.
+    /// Bytes written that need one more sync.
     pub(crate) fn unsynced_bytes(&self) -> u64 {
         self.disk.unsynced_bytes()
     }
@@ -425,7 +429,15 @@ impl Journal {
         self.frames.push(Frame { at, bytes, body_bytes: body as u64, first, last, born });
         self.memory.push(addr, data.freeze(), charge);
         if !self.memory_only {
-            self.disk.sealed(Unstable { end: addr + bytes, last, tail_addr: tail.addr, born });
+            self.disk.sealed(UnstableFrame {
+                file: self.geometry.file(addr),
+                addr,
+                end: addr + bytes,
+                before: at.before,
+                last,
+                tail_addr: tail.addr,
+                born,
+            });
         }
     }
 
@@ -447,18 +459,19 @@ impl Journal {
 
     // --- the disk ---
 
-    /// The next write or sync, if one is due and none is under way.
+    /// The next write or sync, if one is due. Numbers up to `wanted` have to become stable;
+    /// [`Seq::MAX`] means everything, also frames without records.
     pub(crate) fn next_operation(
         &mut self,
         now: Time,
-        want_sync: bool,
+        wanted: Seq,
         ids: &mut u64,
     ) -> Option<DiskOperation> {
-        if self.memory_only || self.disk.is_busy() {
+        if self.memory_only {
             return None;
         }
         if self.disk.is_adopting() {
-            return self.disk.sync_file(ids);
+            return self.disk.begin_sync(wanted, ids);
         }
         if self.epoch_frame_end.is_none() {
             if self.has_gap() || !self.seal_empty(now) {
@@ -466,34 +479,40 @@ impl Journal {
             }
             self.epoch_frame_end = Some(self.head);
         }
-        let want_sync = want_sync || !self.is_ready();
-        if self.disk.written() == self.last_sealed_end() {
-            self.seal();
-        }
-        let publish = want_sync
-            && self.disk.written() == self.last_sealed_end()
-            && self.publishing_helps()
-            && self.disk.publishes_only_below(self.kept());
-        if publish {
-            // If it has no place, it needs a sync of everything before it, or the release of the
-            // pins on the next file. Both come back here.
-            let _ = self.seal_empty(now);
-        }
-        if let Some((addr, data, last)) = self.memory.after(self.disk.written()) {
-            let file = self.geometry.file(addr);
-            if want_sync && last && self.disk.has_unsynced_but(file) {
-                return self.disk.sync_file(ids);
+        let wanted = if self.is_ready() { wanted } else { Seq::MAX };
+        if self.disk.has_begun_all() {
+            if self.is_seal_due(wanted) {
+                self.seal();
             }
-            let (end, sync) = (addr + data.len() as u64, want_sync && last);
-            let id = self.disk.begin_write(ids, file, end, sync);
-            let offset = self.geometry.offset(addr);
-            return Some(DiskOperation::Write { id, file, offset, data, sync });
+            // One at a time: its page may be beyond the limit of the memory.
+            let publish = wanted == Seq::MAX && self.is_stable() && self.publishing_helps();
+            if publish {
+                // If it has no place, it needs the release of the pins on the next file. That comes
+                // back here.
+                let _ = self.seal_empty(now);
+            }
         }
-        if want_sync { self.disk.sync_file(ids) } else { None }
+        self.next_write(wanted, ids).or_else(|| self.disk.begin_sync(wanted, ids))
     }
 
-    fn last_sealed_end(&self) -> u64 {
-        self.memory.end().max(self.disk.written())
+    /// Whether it is better to write the open frame now than to let it gather more records.
+    fn is_seal_due(&self, wanted: Seq) -> bool {
+        let Some(open) = &self.open else { return false };
+        let UnderWay { writes, syncs } = self.disk.under_way();
+        let long = LONG_FRAME_BYTES.min(self.frame_max / 4);
+        let is_long = open.data.len() as u64 >= long && writes + syncs < WRITES_MAX;
+        let is_free = if open.first <= wanted { syncs < SYNCS_MAX } else { writes == 0 };
+        is_free || is_long
+    }
+
+    /// Begins the write of the next sealed frame.
+    fn next_write(&mut self, wanted: Seq, ids: &mut u64) -> Option<DiskOperation> {
+        let (frame, id, sync) = self.disk.begin_write(wanted, ids)?;
+        let bytes = (frame.end - frame.addr) as usize;
+        // Only stable frames leave the memory.
+        let data = self.memory.get(frame.addr, bytes)?;
+        let offset = self.geometry.offset(frame.addr);
+        Some(DiskOperation::Write { id, file: frame.file, offset, data, sync })
     }
 
     /// Takes the outcome of a write or sync.

@@ -80,6 +80,92 @@ fn writes_that_arrive_together_share_a_frame() {
 }
 
 #[test]
+fn writes_go_on_beside_a_sync() {
+    let mut world = alone(World::small());
+    world.write(0, 8, false);
+    finish_all(&mut world);
+    let flush = world.flush();
+    world.poll();
+    let write = world.write(8, 8, false);
+    world.poll();
+    let begun: Vec<_> = world.mutations.iter().collect();
+    let [DiskOperation::Sync { .. }, DiskOperation::Write { sync: false, .. }] = begun[..] else {
+        panic!("{begun:?}")
+    };
+    assert!(world.finish_mutation_at(1));
+    world.poll();
+    assert!(!world.is_outstanding(write) && world.is_outstanding(flush));
+    assert!(world.finish_mutation());
+    world.poll();
+    assert!(!world.is_outstanding(flush));
+    // The sync covers only the first write.
+    let last = world.flush();
+    world.poll();
+    assert!(world.is_outstanding(last));
+    finish_all(&mut world);
+    assert!(!world.is_outstanding(last));
+}
+
+#[test]
+fn two_groups_are_under_way_and_a_third_one_gathers() {
+    let mut world = alone(World::small());
+    let mut ids = Vec::new();
+    for n in 0..6 {
+        ids.push(world.write(n * 8, 1, true));
+        world.poll();
+    }
+    let is_synced =
+        |operation: &DiskOperation| matches!(operation, DiskOperation::Write { sync: true, .. });
+    assert_eq!(world.mutations.len(), 2);
+    assert!(world.mutations.iter().all(is_synced));
+    let open = |world: &World| ids.iter().filter(|id| world.is_outstanding(**id)).count();
+    world.finish_mutation_at(1);
+    world.poll();
+    assert_eq!(open(&world), 6, "the first group may still get lost");
+    assert_eq!(world.mutations.len(), 2, "the third one is on its way");
+    world.finish_mutation_at(0);
+    world.poll();
+    assert_eq!(open(&world), 4);
+    finish_all(&mut world);
+    assert_eq!(open(&world), 0);
+    assert_eq!(world.volume.status(world.now).counters.disk_syncs, 1 + 3);
+}
+
+#[test]
+fn a_write_that_overtakes_another_is_not_acknowledged() {
+    let mut world = alone(Config { memory_bytes: 512 << 10, ..World::small() });
+    // Each is long enough not to wait for the one before.
+    let ids = [world.write(0, 24, false), world.write(24, 24, false)];
+    world.poll();
+    let late = world.write(48, 24, false);
+    world.poll();
+    assert_eq!(world.mutations.len(), 2);
+    world.finish_mutation_at(1);
+    world.poll();
+    assert!(world.is_outstanding(late) && world.is_outstanding(ids[1]));
+    world.finish_mutation();
+    world.poll();
+    assert_eq!(world.outstanding(), 0);
+}
+
+#[test]
+fn nothing_under_way_counts_after_a_failure() {
+    let mut world = alone(World::small());
+    let ids = [world.write(0, 8, true), world.write(8, 8, true)];
+    world.poll();
+    world.write(16, 8, true);
+    world.poll();
+    assert_eq!(world.mutations.len(), 2);
+    world.fail_mutation();
+    assert!(world.finish_mutation());
+    world.poll();
+    assert!(world.mutations.is_empty(), "nothing begins after a failure");
+    assert!(ids.iter().all(|id| world.is_outstanding(*id)));
+    world.settle();
+    world.check_settled();
+}
+
+#[test]
 fn an_idle_journal_is_synced_after_the_interval() {
     let mut world = alone(World::small());
     world.write(0, 8, false);

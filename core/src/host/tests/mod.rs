@@ -4,6 +4,7 @@ mod ahead;
 mod caching;
 mod copy;
 mod damage;
+mod disk;
 mod durability;
 mod keyed;
 mod plain;

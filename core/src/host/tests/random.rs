@@ -103,6 +103,7 @@ proptest! {
         world.steps(after);
         if crash {
             world.poll();
+            world.disk.stop(&world.mutations, &mut Rng(seed));
             world.disk.cut(&mut Rng(seed));
             let recovered = world.disk.recover().unwrap();
             prop_assert!(recovered.last.max(world.store.committed) >= world.flushed);

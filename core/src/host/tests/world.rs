@@ -1,18 +1,19 @@
 //! A scripted world around one engine.
 //!
-//! The disk has a live and a durable image: a power cut keeps any subset of the unsynced pages. The
-//! store is an array that commits whole batches. The model knows the writes to each sector, in the
+//! The disk has a live and a durable image, and operations end in any order. A power cut keeps any
+//! subset of the unsynced pages. The store is an array that commits whole batches. The model knows the writes to each sector, in the
 //! order of their submission. The engine numbers them in that order, and every write here is one
 //! record. So write `n` has number `n`. A write that becomes several packed records counts as so
 //! many writes; they survive together or not at all.
 
+use super::disk::Disk;
 use super::store::Store;
 use super::table::TableDisk;
 use crate::block::{
     BlockError, Range, ReadPiece, Reply, Request, STAGED_BIT, Seq, Staged, StagedPiece, StatusRun,
     Time, VolumeId,
 };
-use crate::host::journal::{FrameHeader, Geometry, JournalError, Recovered, Recovery, create_plan};
+use crate::host::journal::{FrameHeader, Geometry, JournalError, Recovered, Recovery};
 use crate::host::versions::{HEAD_BYTES, Head, JournalEnd, Rollback, Statement, Verdict, Versions};
 use crate::host::{Config, DiskOperation, DiskResult, Event, Mode, Volume};
 use crate::pack::{Keys, Packing};
@@ -67,58 +68,6 @@ pub fn payload(op: u64, range: Range) -> Bytes {
         out.extend_from_slice(&sector(op, lba));
     }
     out.freeze()
-}
-
-pub struct Disk {
-    pub live: Vec<Vec<u8>>,
-    pub durable: Vec<Vec<u8>>,
-    pub unsynced: Vec<BTreeSet<usize>>,
-    pub syncs: usize,
-}
-
-impl Disk {
-    pub fn new(geometry: Geometry, journal: u128) -> Disk {
-        let mut files = vec![vec![0; geometry.file_bytes as usize]; geometry.files as usize];
-        for (file, page) in create_plan(geometry, journal, VOLUME).unwrap() {
-            files[file as usize][..4096].copy_from_slice(&page);
-        }
-        Disk {
-            live: files.clone(),
-            durable: files,
-            unsynced: vec![BTreeSet::new(); geometry.files as usize],
-            syncs: 0,
-        }
-    }
-    pub fn write(&mut self, file: u32, offset: u64, data: &[u8]) {
-        assert!(offset >= 4096 && offset.is_multiple_of(4096) && data.len().is_multiple_of(4096));
-        let (file, offset) = (file as usize, offset as usize);
-        self.live[file][offset..offset + data.len()].copy_from_slice(data);
-        self.unsynced[file].extend((offset..offset + data.len()).step_by(4096));
-    }
-    pub fn sync(&mut self, file: u32) {
-        self.syncs += 1;
-        let file = file as usize;
-        for page in std::mem::take(&mut self.unsynced[file]) {
-            self.durable[file][page..page + 4096]
-                .copy_from_slice(&self.live[file][page..page + 4096]);
-        }
-    }
-    /// Power goes; each unsynced page may or may not have made it.
-    pub fn cut(&mut self, rng: &mut Rng) {
-        let keep = [0, 50, 90, 100][rng.below(4) as usize];
-        for file in 0..self.live.len() {
-            for page in std::mem::take(&mut self.unsynced[file]) {
-                if rng.chance(keep) {
-                    self.durable[file][page..page + 4096]
-                        .copy_from_slice(&self.live[file][page..page + 4096]);
-                }
-            }
-        }
-        self.live = self.durable.clone();
-    }
-    pub fn recover(&self) -> Result<Recovered, JournalError> {
-        recover(&self.live)
-    }
 }
 
 pub fn recover(files: &[Vec<u8>]) -> Result<Recovered, JournalError> {
@@ -376,13 +325,13 @@ impl World {
         while let Some(operation) = self.volume.poll_disk() {
             match operation {
                 DiskOperation::Read { .. } => self.reads.push(operation),
-                DiskOperation::Write { file, offset, ref data, .. } => {
-                    self.check_overwrite(data);
-                    // From now on any part of it may reach the medium.
-                    self.disk.write(file, offset, data);
+                DiskOperation::Write { .. } | DiskOperation::Sync { .. } => {
+                    if let DiskOperation::Write { data, .. } = &operation {
+                        self.check_overwrite(data);
+                    }
+                    self.disk.begin(&operation);
                     self.mutations.push_back(operation);
                 }
-                DiskOperation::Sync { .. } => self.mutations.push_back(operation),
             }
         }
         while let Some(operation) = self.volume.poll_versions() {
@@ -697,29 +646,21 @@ impl World {
 
     /// Answers the oldest write or sync.
     pub fn finish_mutation(&mut self) -> bool {
-        let Some(operation) = self.mutations.pop_front() else { return false };
-        let id = match operation {
-            DiskOperation::Write { id, file, sync, .. } => {
-                if sync {
-                    self.disk.sync(file);
-                }
-                id
-            }
-            DiskOperation::Sync { id, file } => {
-                self.disk.sync(file);
-                id
-            }
-            DiskOperation::Read { .. } => unreachable!(),
-        };
-        self.volume.handle_disk(self.now, DiskResult::Done { id });
+        self.finish_mutation_at(0)
+    }
+
+    /// Answers one of the writes and syncs under way.
+    pub fn finish_mutation_at(&mut self, place: usize) -> bool {
+        let Some(operation) = self.mutations.remove(place) else { return false };
+        let result = self.disk.finish(operation);
+        self.volume.handle_disk(self.now, result);
         true
     }
 
     /// Fails the oldest write or sync.
     pub fn fail_mutation(&mut self) -> bool {
         let Some(operation) = self.mutations.pop_front() else { return false };
-        // The page cache may drop what it could not write.
-        self.disk.live = self.disk.durable.clone();
+        self.disk.drop_cache();
         let (DiskOperation::Write { id, .. }
         | DiskOperation::Sync { id, .. }
         | DiskOperation::Read { id, .. }) = operation;
@@ -801,7 +742,8 @@ impl World {
         match self.rng.below(16) {
             0..5 => self.random_request(),
             5..8 => {
-                self.finish_mutation();
+                let place = self.rng.below(self.mutations.len().max(1) as u64);
+                self.finish_mutation_at(place as usize);
                 let read = self.rng.clone().chance(50);
                 self.finish_table(read);
             }
@@ -905,6 +847,7 @@ impl World {
 
     /// The process is gone (with the power, unless `power` is off). Then it starts again.
     pub fn crash(&mut self, power: bool) {
+        self.disk.stop(&self.mutations, &mut self.rng);
         if power {
             self.disk.cut(&mut self.rng);
         }
@@ -930,6 +873,7 @@ impl World {
 
     /// Its host died, another one had the volume, and now it is back.
     pub fn come_back(&mut self, power: bool, other: &World) {
+        self.disk.stop(&self.mutations, &mut self.rng);
         if power {
             self.disk.cut(&mut self.rng);
         }

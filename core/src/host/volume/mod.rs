@@ -50,7 +50,7 @@ const SYNC_BYTES: u64 = 4 << 20;
 /// # Call order
 ///
 /// After any `handle_*`, call every `poll_*` until it returns nothing. Replies come in any order.
-/// Each request has exactly one. Carry out disk writes and syncs in the order given.
+/// Each request has exactly one. [`DiskOperation`] says what its operations may rely on.
 ///
 /// Methods are of four kinds. *Inputs* (`handle_*`, `set_*`) mark the outputs as stale and route.
 /// *Outputs* (`poll_*`) settle first. *Queries* change nothing. *Routing* (private, in the modules
@@ -358,7 +358,7 @@ impl Volume {
             return Some(now);
         }
         let up = self.session.is_up();
-        let oldest = self.log.journal().oldest_unstable();
+        let oldest = self.log.journal().oldest_uncovered();
         let sync = oldest.map(|born| born.after(self.context.config.sync_interval));
         let announce = self.drain.announce_deadline().filter(|_| up);
         let replay = self.readahead.deadline(now).filter(|_| up);
@@ -481,9 +481,9 @@ impl Volume {
         self.settle_versions();
         let (moment, hurried) = (self.log.moment(&self.context), self.session.is_closing());
         self.caching.settle(self.context.now, moment, hurried);
-        let wants_sync = self.wants_sync();
+        let wanted = self.wanted();
         let Volume { context, log, out, .. } = self;
-        out.write_file(|id| log.next_operation(context, wants_sync, id));
+        out.write_files(|id| log.next_operation(context, wanted, id));
     }
 
     /// Answers the requests whose number has got where it has to be.
@@ -496,18 +496,23 @@ impl Volume {
         self.read_committed();
     }
 
-    fn wants_sync(&self) -> bool {
+    /// The last number that has to become stable. [`Seq::MAX`] means everything in the journal.
+    fn wanted(&self) -> Seq {
         let (now, config, journal) = (self.context.now, &self.context.config, self.log.journal());
-        let is_late = |born: Time| born.after(config.sync_interval) <= now;
-        self.acknowledger.awaits_sync()
-            || self.awaited().is_some_and(|seq| seq > journal.stable_seq())
-            || self.acknowledger.has_waiting_writes()
+        let all = self.acknowledger.has_waiting_writes()
             || self.background.wants_room()
             || self.session.is_closing()
             // The journal keeps acknowledged writes for salvage.
-            || self.session.is_fenced()
-            || journal.unsynced_bytes() >= SYNC_BYTES.min(config.memory_bytes / 4)
-            || journal.oldest_unstable().is_some_and(is_late)
+            || self.session.is_fenced();
+        if all {
+            return Seq::MAX;
+        }
+        let is_much = journal.unsynced_bytes() >= SYNC_BYTES.min(config.memory_bytes / 4);
+        let is_late = |born: Time| born.after(config.sync_interval) <= now;
+        let much = is_much.then(|| journal.written_seq());
+        let late = journal.oldest_uncovered().is_some_and(is_late).then(|| self.log.last());
+        let awaited = self.acknowledger.awaited_here().max(self.awaited());
+        awaited.max(much).max(late).unwrap_or(0)
     }
 
     /// Ends the epoch once a shutdown has left nothing to do.
