@@ -1,6 +1,6 @@
 //! The parts that front threads share, and those that the volumes of one share.
 
-use super::front::{FrontHandle, Fronts, Placement, Seat};
+use super::front::{Fronts, PlacedFront, Placement, Seat};
 use super::iscsi::IscsiPlaces;
 use super::learning::LearnedTables;
 use super::nbd::NbdPlaces;
@@ -59,7 +59,7 @@ impl HostShared {
     ///
     /// # Errors
     /// If the thread cannot start.
-    pub fn elsewhere(&self, name: &str, here: usize) -> Result<Option<(FrontHandle, Seat)>> {
+    pub fn elsewhere(&self, name: &str, here: usize) -> Result<Option<PlacedFront>> {
         let Some(fronts) = self.fronts() else { return Ok(None) };
         let (front, seat) = fronts.of(name)?;
         Ok((seat.thread() != here).then_some((front, seat)))

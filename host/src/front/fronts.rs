@@ -27,6 +27,9 @@ pub struct FrontHandle {
     jobs: mpsc::Sender<Job>,
 }
 
+/// The way to the thread that has a volume, and the seat that keeps the volume there.
+pub type PlacedFront = (FrontHandle, Seat);
+
 /// A front thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the host is stopping")]
@@ -90,7 +93,7 @@ impl Fronts {
     ///
     /// # Errors
     /// If the thread cannot start.
-    pub fn of(&self, name: &str) -> Result<(FrontHandle, Seat)> {
+    pub fn of(&self, name: &str) -> Result<PlacedFront> {
         let seat = self.placement.sit(name);
         let place = &mut self.lock()[seat.thread()];
         if let Some(front) = place {

@@ -10,7 +10,7 @@
 pub mod fronts;
 pub mod placement;
 
-pub use fronts::{FrontHandle, Fronts, Jobs};
+pub use fronts::{FrontHandle, Fronts, Jobs, PlacedFront};
 pub use placement::{Placement, Seat};
 
 use crate::context::HostShared;

@@ -2,7 +2,7 @@
 
 use super::input::Input;
 use super::server::IscsiServer;
-use crate::front::{Front, FrontHandle, Seat};
+use crate::front::{Front, FrontHandle, PlacedFront, Seat};
 use crate::stream::{MovedStream, Outbound, Reader, Writer, Written};
 use bytes::BytesMut;
 use longhaul_base::limits::{Place, Places, Stranger, Who};
@@ -187,7 +187,7 @@ impl IscsiConnection {
     }
 
     /// Has its task send it to the thread that has its volume.
-    pub(super) fn send_to(&self, (front, seat): (FrontHandle, Seat), login: MovedLogin) {
+    pub(super) fn send_to(&self, (front, seat): PlacedFront, login: MovedLogin) {
         let mut state = self.state.borrow_mut();
         state.moving = Some((front, seat, login));
         state.kick();

@@ -2,7 +2,7 @@
 
 use super::connection::IscsiConnection;
 use super::counters::Counters;
-use crate::front::{FrontHandle, Seat};
+use crate::front::PlacedFront;
 use crate::volume::{Clock, Requester, Volume};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -80,7 +80,7 @@ pub trait Volumes {
     ///
     /// # Errors
     /// If the thread cannot start.
-    fn elsewhere(&self, _name: &str) -> anyhow::Result<Option<(FrontHandle, Seat)>> {
+    fn elsewhere(&self, _name: &str) -> anyhow::Result<Option<PlacedFront>> {
         Ok(None)
     }
 

@@ -3,7 +3,7 @@
 use super::access::{Access, Identity};
 use super::connection::NbdConnection;
 use crate::bitmaps::Bitmaps;
-use crate::front::{FrontHandle, Seat};
+use crate::front::PlacedFront;
 use crate::volume::Volume;
 use futures_util::future::LocalBoxFuture;
 use longhaul_base::limits::{self, Places, Strangers, Who};
@@ -38,7 +38,7 @@ pub trait Exports {
     fn elsewhere(
         self: Rc<Self>,
         name: String,
-    ) -> LocalBoxFuture<'static, Result<(String, Option<(FrontHandle, Seat)>), LookupError>> {
+    ) -> LocalBoxFuture<'static, Result<(String, Option<PlacedFront>), LookupError>> {
         Box::pin(async { Ok((name, None)) })
     }
 

@@ -5,7 +5,7 @@ use super::reservations::LOOKUP_LIMIT;
 use super::volume_registry::VolumeRegistry;
 use crate::bitmaps::Bitmaps;
 use crate::failure::AttachFailure;
-use crate::front::{FrontHandle, Seat};
+use crate::front::PlacedFront;
 use crate::iscsi::{OpenedVolume, ReservationError, Volumes};
 use crate::nbd::{Exports, export_info};
 use crate::volume::{Volume, snapshot_of};
@@ -149,7 +149,7 @@ impl VolumeRegistry {
 }
 
 impl Volumes for VolumeRegistry {
-    fn elsewhere(&self, name: &str) -> anyhow::Result<Option<(FrontHandle, Seat)>> {
+    fn elsewhere(&self, name: &str) -> anyhow::Result<Option<PlacedFront>> {
         self.host.shared.elsewhere(name, self.host.number)
     }
 
@@ -201,7 +201,7 @@ impl Exports for VolumeRegistry {
     fn elsewhere(
         self: Rc<Self>,
         name: String,
-    ) -> LocalBoxFuture<'static, Result<(String, Option<(FrontHandle, Seat)>), LookupError>> {
+    ) -> LocalBoxFuture<'static, Result<(String, Option<PlacedFront>), LookupError>> {
         Box::pin(async move {
             let name = if name.is_empty() { self.only_volume().await? } else { name };
             let elsewhere = self.host.shared.elsewhere(&name, self.host.number);

@@ -176,7 +176,7 @@ impl Target {
         &mut self,
         copy: CopyId,
         serial: u32,
-        (moves, token): (Result<Vec<CopyMove>, CopyFailure>, Option<(CopyUnit, u64)>),
+        (moves, token): PlannedCopy,
         foreign: ForeignUnits,
     ) {
         let (job, failure) = match moves {
@@ -443,6 +443,9 @@ impl Target {
         }
     }
 }
+
+/// The moves of a copy, and the token that it uses with the unit that made it.
+type PlannedCopy = (Result<Vec<CopyMove>, CopyFailure>, Option<(CopyUnit, u64)>);
 
 /// The units that a copy may use.
 struct FoundUnits {
