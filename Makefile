@@ -88,17 +88,17 @@ soak-engines: ## Garage is refused, Ceph and MinIO are killed under load (MINUTE
 	LONGHAUL_BIN=$(CURDIR)/target/debug/longhaul CI=true LONGHAUL_E2E_MINUTES=$(MINUTES) \
 	  cargo test --locked --workspace --test e2e engines -- --ignored --nocapture --test-threads 1
 
-bench: ## Measure against peers (BENCH='--rounds 3 flush' for a part)
+bench: ## Measure everything against peers and targets, two hours at most: target/bench/report.html (BENCH='--rounds 3 flush' for a part, BENCH=threads)
 	@scripts/packages bench
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench $(BENCH)
 
-bench-iscsi: ## Measure the iSCSI target against tgt (BENCH='--rounds 3 read' for a part)
-	@scripts/packages bench-iscsi
+bench-iscsi: ## Only the iSCSI target against tgt (BENCH='--rounds 3 read' for a part)
+	@scripts/packages bench
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench-iscsi $(BENCH)
 
-bench-store: ## Measure the store beside its disk (BENCH='--rounds 3 commit' for a part)
+bench-store: ## Only the store beside its disk (BENCH='--rounds 3 commit' for a part)
 	@scripts/packages bench
 	cargo build --locked --release --workspace --bins
 	target/release/longhaul-lab bench-store $(BENCH)

@@ -1,11 +1,13 @@
 //! The iSCSI target beside tgt, in turn, over loopback.
 
-use crate::BenchArgs;
 use crate::initiator::set_write_cache;
-use crate::node::{Node, Site, free_port};
+use crate::memory::Memory;
+use crate::node::{Node, Shape, Site, free_port};
 use crate::process::{Server, output};
-use crate::report::{Pair, Report};
-use anyhow::{Context as _, Result, bail};
+use crate::report::{Report, Row, Target};
+use crate::rounds::{Rounds, Tally};
+use crate::suite::Suite;
+use anyhow::{Context as _, Result};
 use std::path::Path;
 use std::time::Duration;
 
@@ -67,8 +69,8 @@ impl Load {
         )
     }
 
-    /// The target of the ratio.
-    fn target(&self) -> Option<(f64, bool)> {
+    /// The target of the ratio for reads and for units that do nothing.
+    fn target(&self) -> Target {
         match self.depth {
             1 => Some((1.1, true)),
             32 => Some((1.3, true)),
@@ -123,11 +125,15 @@ impl Unit<'_> {
         self.servers.iter().map(|server| server.cpu_seconds()).collect()
     }
 
-    /// Runs a load for about so many seconds, at about `pace` requests a second.
-    fn measure(&self, load: &Load, seconds: f64, pace: f64) -> Result<Sample> {
+    /// Runs a load for about so many seconds, at about `pace` requests a second. It writes no more
+    /// than `most` bytes.
+    fn measure(&self, load: &Load, seconds: f64, pace: f64, most: u64) -> Result<Sample> {
         let before = self.cpu()?;
         let (requests, rate) = match load.tool {
             Tool::Perf => perf(&self.url, load, seconds)?,
+            Tool::Qemu if load.write => {
+                qemu(&self.url, load, (pace * seconds).min((most / load.block) as f64))?
+            }
             Tool::Qemu => qemu(&self.url, load, pace * seconds)?,
         };
         if load.write {
@@ -251,46 +257,79 @@ fn nothing() -> Result<()> {
     Ok(())
 }
 
-struct Bench {
-    site: Site,
-    rounds: usize,
+struct Bench<'a> {
+    site: &'a Site,
+    rounds: Rounds,
     seconds: f64,
-    report: Report,
+    report: &'a Report,
+    suite: &'a Suite,
 }
 
-/// Runs what was asked for, or everything.
-pub fn run(args: &BenchArgs) -> Result<()> {
-    let bench = Bench {
-        site: Site::new(args)?,
-        rounds: args.rounds,
-        seconds: args.seconds.unwrap_or(1).into(),
-        report: Report::new(args.json.clone()),
-    };
-    for name in &args.only {
-        if !["empty", "read", "write"].contains(&name.as_str()) {
-            bail!("there is no iSCSI benchmark `{name}`");
-        }
+impl<'a> Bench<'a> {
+    fn new(suite: &'a Suite) -> Bench<'a> {
+        let seconds = suite.seconds.unwrap_or(1).into();
+        Bench { site: &suite.site, rounds: suite.rounds, seconds, report: &suite.report, suite }
     }
-    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
-    let tgt = Tgt::start(&bench.site)?;
-    if wanted("empty") {
-        bench.empty(&tgt).context("benchmark `empty`")?;
-    }
-    if wanted("read") || wanted("write") {
-        bench.volume(&tgt, wanted("read"), wanted("write"))?;
-    }
+}
+
+/// Runs a benchmark beside a tgt of its own.
+fn beside_tgt(suite: &Suite, run: impl FnOnce(&Bench<'_>, &Tgt) -> Result<()>) -> Result<()> {
+    let bench = Bench::new(suite);
+    let tgt = Tgt::start(bench.site)?;
+    run(&bench, &tgt)?;
     // It has nothing to save, and after SIGTERM it waits for ever for its initiators.
-    tgt.server.kill()?;
-    for name in ["store", "host"] {
-        let _ = std::fs::remove_dir_all(bench.site.path(name));
-    }
-    for name in ["peer.raw", "synced.raw"] {
-        let _ = std::fs::remove_file(bench.site.path(name));
-    }
-    Ok(())
+    tgt.server.kill()
 }
 
-impl Bench {
+/// The cost of the protocol by itself.
+pub fn empty(suite: &Suite) -> Result<()> {
+    beside_tgt(suite, |bench, tgt| bench.empty(tgt))
+}
+
+/// Reads of the whole host.
+pub fn read(suite: &Suite) -> Result<()> {
+    beside_tgt(suite, |bench, tgt| bench.reads(tgt))
+}
+
+/// Writes of the whole host.
+pub fn write(suite: &Suite) -> Result<()> {
+    beside_tgt(suite, |bench, tgt| bench.writes(tgt))
+}
+
+/// tgt answers from the page cache. Its dirty pages must not disturb the next measurement.
+fn settled(unit: Unit<'_>) -> Unit<'_> {
+    Unit { settle: Box::new(|| output(Path::new("sync"), &[]).map(drop)), ..unit }
+}
+
+/// The whole host, with its journal on the disk and the store's data in memory.
+struct Host<'a> {
+    node: Node,
+    memory: &'a Memory,
+    portal: String,
+    target: String,
+}
+
+impl<'a> Host<'a> {
+    fn start(bench: &Bench<'a>) -> Result<Host<'a>> {
+        let portal = format!("127.0.0.1:{}", free_port(false)?);
+        let memory = bench.suite.memory()?;
+        let host = ["--iscsi", &portal];
+        let shape = Shape { host: &host, ..Shape::new(VOLUME).with_data(memory.path()) };
+        let node = Node::start(bench.site, &shape)?;
+        Ok(Host { node, memory, portal, target: format!("{PREFIX}bench") })
+    }
+
+    fn unit(&self) -> Unit<'_> {
+        let url = format!("iscsi://{}/{}/0", self.portal, self.target);
+        let settle = || {
+            self.node.wait_drained()?;
+            self.memory.check()
+        };
+        Unit { settle: Box::new(settle), ..Unit::new(url, vec![&self.node.host, &self.node.store]) }
+    }
+}
+
+impl Bench<'_> {
     /// The cost of the protocol by itself: units that do nothing.
     fn empty(&self, tgt: &Tgt) -> Result<()> {
         let portal = format!("127.0.0.1:{}", free_port(false)?);
@@ -304,42 +343,39 @@ impl Bench {
             Way { name: "tgt, null store", unit: &theirs, before: &nothing },
         ];
         for (write, depth) in [(false, 1), (false, 32), (true, 1), (true, 32)] {
-            self.compare(&Load::qemu(write, true, 4096, depth), &ways, &[("empty", 0, 1)])?;
+            let load = Load::qemu(write, true, 4096, depth);
+            self.compare(&load, &ways, &[("empty", 0, 1, load.target())])?;
         }
         drop(ours);
         server.stop()
     }
 
-    /// The whole host, with its journal on the disk and a store beside it.
-    fn volume(&self, tgt: &Tgt, reads: bool, writes: bool) -> Result<()> {
-        let portal = format!("127.0.0.1:{}", free_port(false)?);
-        let node = Node::start(&self.site, VOLUME, &["--iscsi", &portal])?;
-        let target = format!("{PREFIX}bench");
-        let ours = Unit {
-            settle: Box::new(|| node.wait_drained()),
-            ..Unit::new(format!("iscsi://{portal}/{target}/0"), vec![&node.host, &node.store])
-        };
-        // tgt answers from the page cache. Its dirty pages must not disturb the next measurement.
-        let peer = |lun| Unit {
-            settle: Box::new(|| output(Path::new("sync"), &[]).map(drop)),
-            ..tgt.unit(lun)
-        };
-        let (file, synced) = (peer(1), peer(3));
-        if reads {
-            let fill = Load::qemu(true, false, 1 << 20, 4);
-            qemu(&ours.url, &fill, (VOLUME_BYTES >> 20) as f64)?;
-            node.wait_drained()?;
-            let ways = [
-                Way { name: "longhaul", unit: &ours, before: &nothing },
-                Way { name: "tgt, file", unit: &file, before: &nothing },
-            ];
-            for load in READS {
-                self.compare(&load, &ways, &[("host", 0, 1)])?;
-            }
+    /// Reads of the whole host, of data that both have just written.
+    fn reads(&self, tgt: &Tgt) -> Result<()> {
+        let host = Host::start(self)?;
+        let (ours, theirs) = (host.unit(), settled(tgt.unit(1)));
+        let fill = Load::qemu(true, false, 1 << 20, 4);
+        qemu(&ours.url, &fill, (VOLUME_BYTES >> 20) as f64)?;
+        (ours.settle)()?;
+        let ways = [
+            Way { name: "longhaul", unit: &ours, before: &nothing },
+            Way { name: "tgt, file", unit: &theirs, before: &nothing },
+        ];
+        for load in READS {
+            self.compare(&load, &ways, &[("host", 0, 1, load.target())])?;
         }
-        if writes {
-            let on = || set_write_cache(&portal, &target, true);
-            let off = || set_write_cache(&portal, &target, false);
+        drop(ours);
+        host.node.stop()
+    }
+
+    /// Writes to the whole host. Each load has a new store, because garbage stays for minutes.
+    fn writes(&self, tgt: &Tgt) -> Result<()> {
+        let (file, synced) = (settled(tgt.unit(1)), settled(tgt.unit(3)));
+        for load in WRITES {
+            let host = Host::start(self)?;
+            let ours = host.unit();
+            let on = || set_write_cache(&host.portal, &host.target, true);
+            let off = || set_write_cache(&host.portal, &host.target, false);
             let ways = [
                 Way { name: "longhaul", unit: &ours, before: &off },
                 Way { name: "tgt, file", unit: &file, before: &nothing },
@@ -347,79 +383,92 @@ impl Bench {
                 Way { name: "tgt, file with O_SYNC", unit: &synced, before: &nothing },
             ];
             let pairs = [
-                ("host, default (WCE=0)", 0, 1),
-                ("host, default (WCE=0)", 0, 3),
-                ("host, write cache on (WCE=1)", 2, 1),
+                ("host, default (WCE=0)", 0, 3, Some((1.3, true))),
+                ("host, write cache on (WCE=1)", 2, 1, Some((1.1, true))),
             ];
-            for load in WRITES {
-                self.compare(&load, &ways, &pairs)?;
-            }
+            self.compare(&load, &ways, &pairs)?;
+            drop(ours);
+            host.node.stop()?;
         }
-        drop(ours);
-        node.stop()
+        Ok(())
     }
 
     /// Measures the ways in turn and reports each pair.
-    fn compare(&self, load: &Load, ways: &[Way<'_>], pairs: &[(&str, usize, usize)]) -> Result<()> {
+    fn compare(
+        &self,
+        load: &Load,
+        ways: &[Way<'_>],
+        pairs: &[(&str, usize, usize, Target)],
+    ) -> Result<()> {
         // Finds out how fast each is, so that a measurement takes the time it is to take.
+        // Ours writes in two ways.
+        let most = self.suite.round_bytes()? / 2;
         let mut paces = Vec::new();
         for way in ways {
             (way.before)()?;
-            let first = way.unit.measure(load, 0.5, 200.0)?;
-            paces.push(way.unit.measure(load, 0.2, first.rate)?.rate);
+            let first = way.unit.measure(load, 0.5, 200.0, most)?;
+            paces.push(way.unit.measure(load, 0.2, first.rate, most / 4)?.rate);
         }
-        let mut rounds = Vec::new();
-        for _ in 0..self.rounds {
+        let (rounds, tally) = self.rounds.all(|| {
             let mut round = Vec::new();
             for (way, pace) in ways.iter().zip(&mut paces) {
                 (way.before)()?;
                 // Not straight after other work that the disk still settles.
                 std::thread::sleep(Duration::from_millis(50));
-                let sample = way.unit.measure(load, self.seconds, *pace)?;
+                let sample = way.unit.measure(load, self.seconds, *pace, most)?;
                 *pace = sample.rate;
                 round.push(sample);
             }
-            rounds.push(round);
-        }
-        for (name, ours, theirs) in pairs {
-            let rounds: Vec<(&Sample, &Sample)> =
-                rounds.iter().map(|round| (&round[*ours], &round[*theirs])).collect();
-            self.rows(&format!("{name}, {}", load.name()), load, ways[*theirs].name, &rounds)?;
+            Ok(round)
+        })?;
+        for (name, ours, theirs, target) in pairs {
+            let comparison = Comparison {
+                name: format!("{name}, {}", load.name()),
+                peer: ways[*theirs].name,
+                target: *target,
+                rounds: rounds.iter().map(|round| (&round[*ours], &round[*theirs])).collect(),
+                tally: &tally,
+            };
+            self.rows(load, &comparison)?;
         }
         Ok(())
     }
 
-    /// The rows of one comparison: ours and theirs by round.
-    fn rows(
-        &self,
-        name: &str,
-        load: &Load,
-        peer: &str,
-        rounds: &[(&Sample, &Sample)],
-    ) -> Result<()> {
+    /// The rows of one comparison.
+    fn rows(&self, load: &Load, compared: &Comparison<'_>) -> Result<()> {
         let row = |name: &str,
-                   unit: &'static str,
-                   target: Option<(f64, bool)>,
+                   unit: &str,
+                   target: Target,
                    ours: &dyn Fn(&Sample) -> f64,
                    theirs: &dyn Fn(&Sample) -> f64| {
-            self.report.pair(&Pair {
+            let theirs = compared.rounds.iter().map(|(_, sample)| theirs(sample)).collect();
+            self.report.row(Row {
                 name: name.to_owned(),
-                unit,
-                peer: peer.to_owned(),
-                ours: rounds.iter().map(|(sample, _)| ours(sample)).collect(),
-                theirs: rounds.iter().map(|(_, sample)| theirs(sample)).collect(),
+                unit: unit.to_owned(),
+                ours: compared.rounds.iter().map(|(sample, _)| ours(sample)).collect(),
+                peer: Some((compared.peer.to_owned(), theirs)),
                 target,
+                tally: compared.tally.clone(),
             })
         };
         let (unit, factor) =
             if load.block <= 4096 { ("IOPS", 1.0) } else { ("MB/s", load.block as f64 / 1e6) };
         let rate = |sample: &Sample| sample.rate * factor;
-        row(name, unit, load.target(), &rate, &rate)?;
+        row(&compared.name, unit, compared.target, &rate, &rate)?;
         let all = |sample: &Sample| sample.cpu.iter().sum::<f64>() * 1e6;
-        if rounds.iter().any(|(ours, _)| ours.cpu.len() > 1) {
+        if compared.rounds.iter().any(|(ours, _)| ours.cpu.len() > 1) {
             row("… processor time of a request, host and store", "µs", None, &all, &all)?;
         }
         let host = |sample: &Sample| sample.cpu[0] * 1e6;
         row("… processor time of a request, host", "µs", None, &host, &all)
     }
+}
+
+/// Ours and theirs by round.
+struct Comparison<'a> {
+    name: String,
+    peer: &'a str,
+    target: Target,
+    rounds: Vec<(&'a Sample, &'a Sample)>,
+    tally: &'a Tally,
 }

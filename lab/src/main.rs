@@ -6,23 +6,31 @@
 
 mod bench;
 mod charts;
+mod fio;
 mod gc;
 mod html;
 mod initiator;
 mod iscsi;
+mod machine;
 mod map;
+mod memory;
 mod model;
 mod node;
+mod page;
 mod papers;
 mod plot;
 mod process;
+mod quiet;
 mod report;
 mod results;
+mod rounds;
 mod run;
 mod scenario;
 mod stages;
 mod stats;
 mod store;
+mod suite;
+mod threads;
 mod verdict;
 mod wan;
 
@@ -43,11 +51,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the benchmarks of docs/performance.md: host, link and store on this machine.
+    /// Run the benchmarks of docs/performance.md, all or some, and write a report.
     Bench(BenchArgs),
-    /// Measure the iSCSI target beside tgt, over loopback.
+    /// Those of the iSCSI target only, beside tgt, over loopback.
     BenchIscsi(BenchArgs),
-    /// Measure the store over the link, without a host, beside the disk it writes to.
+    /// Those of the store only, mostly without a host, beside the disk it writes to.
     BenchStore(BenchArgs),
     /// Measure the store's map by itself: memory, what is written for it, and lookups.
     BenchMap(map::MapArgs),
@@ -68,29 +76,37 @@ pub struct BenchArgs {
     /// An earlier `longhaul`: `bench before` compares the empty loop of both.
     #[arg(long, value_name = "FILE")]
     before: Option<PathBuf>,
-    /// Directory on the disk to measure on; it needs about 12 GiB.
+    /// Directory on the disk to measure on, and for the report; it needs about 12 GiB.
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     dir: PathBuf,
-    /// Rounds of each pair.
+    /// Rounds of each measurement.
     #[arg(long, default_value = "5")]
     rounds: usize,
     /// Seconds of each measurement [default: 4, for iSCSI 1].
     #[arg(long)]
     seconds: Option<u32>,
+    /// The share of the machine that others may take in a round that counts.
+    #[arg(long, value_name = "PERCENT", default_value = "10")]
+    busy_limit: u8,
+    /// How often a round is repeated in which the machine was busier.
+    #[arg(long, value_name = "TIMES", default_value = "2")]
+    retries: usize,
+    /// After this time no part begins, and no round is repeated.
+    #[arg(long, value_name = "MINUTES", default_value = "120")]
+    minutes: u64,
     /// Append each result as a JSON line.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these; `bench`: null, before, host, flush, cold, drain, recovery; `bench-iscsi`: empty,
-    /// read, write; `bench-store`: gc, commit, requests, read, volumes, limits, failover.
+    /// Only these parts, as in `host flush iscsi store-commit`; a wrong name prints all names.
     only: Vec<String>,
 }
 
 fn main() -> Result<ExitCode> {
     match Cli::parse().command {
-        Command::Bench(args) => bench::run(&args)?,
-        Command::BenchIscsi(args) => iscsi::run(&args)?,
+        Command::Bench(args) => suite::run(&args, "")?,
+        Command::BenchIscsi(args) => suite::run(&args, "iscsi-")?,
         Command::BenchMap(args) => map::run(&args)?,
-        Command::BenchStore(args) => store::run(&args)?,
+        Command::BenchStore(args) => suite::run(&args, "store-")?,
         Command::Wan(args) => return wan::cli::run(&args),
         Command::Run(args) => return run::run(&args),
         Command::Report(args) => return run::report(&args),

@@ -48,74 +48,112 @@ impl Site {
     }
 }
 
-/// A store and a host with one volume `bench`.
+/// The description of a store with a host.
+#[derive(Clone, Copy)]
+pub struct Shape<'a> {
+    /// How the names of their directories, sockets and logs begin: two of them run side by side.
+    pub name: &'a str,
+    /// The volumes, which the host attaches.
+    pub volumes: &'a [&'a str],
+    /// The size of each.
+    pub size: &'a str,
+    /// More flags of the host, and of the store.
+    pub host: &'a [&'a str],
+    pub store: &'a [&'a str],
+    /// Where the store's data are, if not beside the host's.
+    pub data: Option<&'a Path>,
+}
+
+impl<'a> Shape<'a> {
+    /// One volume `bench` of this size, with everything on one disk.
+    pub const fn new(size: &'a str) -> Shape<'a> {
+        Shape { name: "", volumes: &["bench"], size, host: &[], store: &[], data: None }
+    }
+
+    /// The store's data in a directory elsewhere, so that one disk does not write everything twice.
+    pub const fn with_data(self, data: &'a Path) -> Shape<'a> {
+        Shape { data: Some(data), ..self }
+    }
+}
+
+/// A store and a host.
 pub struct Node {
     /// The store.
     pub store: Server,
     /// The host.
     pub host: Server,
-    admin: String,
+    /// The admin port of the host.
+    pub admin: u16,
+    /// Its socket in the directory.
+    pub socket: String,
+    credential: String,
     longhaul: PathBuf,
     dir: PathBuf,
+    data: PathBuf,
 }
 
 impl Node {
-    /// Starts both with an empty volume of this size.
-    pub fn start(site: &Site, size: &str, host_args: &[&str]) -> Result<Node> {
-        for dir in ["store", "host"] {
-            let _ = std::fs::remove_dir_all(site.path(dir));
+    /// Starts both with empty volumes.
+    pub fn start(site: &Site, shape: &Shape<'_>) -> Result<Node> {
+        let at = |what: &str| format!("{}{what}", shape.name);
+        let data =
+            shape.data.map_or_else(|| site.path(&at("store")), |data| data.join(at("store")));
+        for dir in [&data, &site.path(&at("host"))] {
+            let _ = std::fs::remove_dir_all(dir);
         }
         let listen = format!("127.0.0.1:{}", free_port(true)?);
-        let data = site.path("store").display().to_string();
-        let mut store = Server::start(
-            "store",
-            &site.longhaul,
-            &["store", "--data", &data, "--listen", &listen, "--admin", "none"],
-            &site.path("store.log"),
-        )?;
-        let credential = site.path("store/credentials/admin.toml");
+        let place = data.display().to_string();
+        let args = ["store", "--data", &place, "--listen", &listen, "--admin", "none"];
+        let log = site.path(&at("store.log"));
+        let args = [&args[..], shape.store].concat();
+        let mut store = Server::start("store", &site.longhaul, &args, &log)?;
+        let credential = data.join("credentials/admin.toml");
         store.wait_until("credential", || credential.exists())?;
         let credential = credential.display().to_string();
-        let create = ["volume", "create", "bench", "--size", size, "--credential", &credential];
-        let start = Instant::now();
-        loop {
-            match output(&site.longhaul, &create) {
-                Ok(_) => break,
-                Err(error) if start.elapsed() > Duration::from_secs(10) => return Err(error),
-                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        for volume in shape.volumes {
+            let create =
+                ["volume", "create", volume, "--size", shape.size, "--credential", &credential];
+            let start = Instant::now();
+            loop {
+                match output(&site.longhaul, &create) {
+                    Ok(_) => break,
+                    Err(error) if start.elapsed() > Duration::from_secs(10) => return Err(error),
+                    Err(_) => std::thread::sleep(Duration::from_millis(50)),
+                }
             }
         }
-        let (host, admin) = Self::start_host(site, "host", &credential, host_args)?;
-        Ok(Node { store, host, admin, longhaul: site.longhaul.clone(), dir: site.dir.clone() })
+        let (host, admin) = Self::start_host(site, shape, &credential)?;
+        Ok(Node {
+            store,
+            host,
+            admin,
+            socket: at("ours.sock"),
+            credential,
+            longhaul: site.longhaul.clone(),
+            dir: site.dir.clone(),
+            data,
+        })
     }
 
-    fn start_host(
-        site: &Site,
-        state: &str,
-        credential: &str,
-        more: &[&str],
-    ) -> Result<(Server, String)> {
-        let admin = format!("127.0.0.1:{}", free_port(false)?);
-        let state = site.path(state).display().to_string();
-        let nbd = format!("unix:{}", site.path("ours.sock").display());
-        let mut args = vec![
-            "host",
-            "--credential",
-            credential,
-            "--state",
-            &state,
-            "--nbd",
-            &nbd,
-            "--admin",
-            &admin,
-            "--volume",
-            "bench",
-        ];
-        args.extend_from_slice(more);
-        let mut host = site.serve(&site.longhaul, "ours.sock", &args)?;
-        host.wait_until("attached volume", || {
-            status(&site.longhaul, &admin)
-                .is_ok_and(|json| json["volumes"][0]["state"] == "attached")
+    fn start_host(site: &Site, shape: &Shape<'_>, credential: &str) -> Result<(Server, u16)> {
+        let admin = free_port(false)?;
+        let address = format!("127.0.0.1:{admin}");
+        let state = site.path(&format!("{}host", shape.name)).display().to_string();
+        let socket = format!("{}ours.sock", shape.name);
+        let nbd = format!("unix:{}", site.path(&socket).display());
+        let mut args = vec!["host", "--credential", credential, "--state", &state];
+        args.extend(["--nbd", &nbd, "--admin", &address]);
+        for volume in shape.volumes {
+            args.extend(["--volume", volume]);
+        }
+        args.extend_from_slice(shape.host);
+        let mut host = site.serve(&site.longhaul, &socket, &args)?;
+        host.wait_until("attached volumes", || {
+            status(&site.longhaul, admin).is_ok_and(|json| {
+                let volumes = json["volumes"].as_array().map_or(&[][..], Vec::as_slice);
+                volumes.len() == shape.volumes.len()
+                    && volumes.iter().all(|volume| volume["state"] == "attached")
+            })
         })?;
         Ok((host, admin))
     }
@@ -124,17 +162,15 @@ impl Node {
     pub fn with_fresh_host(self, site: &Site) -> Result<Node> {
         self.host.stop()?;
         let _ = std::fs::remove_dir_all(site.path("host"));
-        let credential = site.path("store/credentials/admin.toml").display().to_string();
-        let (host, admin) = Self::start_host(site, "host", &credential, &[])?;
+        let (host, admin) = Self::start_host(site, &Shape::new(""), &self.credential)?;
         Ok(Node { host, admin, ..self })
     }
 
     /// Kills the host, starts it again, and says how long it took to serve the volume, in seconds.
     pub fn crash_and_recover(self, site: &Site) -> Result<f64> {
         self.host.kill()?;
-        let credential = site.path("store/credentials/admin.toml").display().to_string();
         let start = Instant::now();
-        let (host, _) = Self::start_host(site, "host", &credential, &[])?;
+        let (host, _) = Self::start_host(site, &Shape::new(""), &self.credential)?;
         let seconds = start.elapsed().as_secs_f64();
         host.kill()?;
         self.store.stop()?;
@@ -142,7 +178,7 @@ impl Node {
     }
 
     fn volume(&self) -> Result<Value> {
-        Ok(status(&self.longhaul, &self.admin)?["volumes"][0].clone())
+        Ok(status(&self.longhaul, self.admin)?["volumes"][0].clone())
     }
 
     /// The last record that the store has committed.
@@ -155,10 +191,18 @@ impl Node {
         self.volume()?["journal_bytes"].as_u64().context("status has no `journal_bytes`")
     }
 
+    /// Bytes that the store does not have yet, of all volumes.
+    fn lag_bytes(&self) -> Result<u64> {
+        let status = status(&self.longhaul, self.admin)?;
+        let volumes = status["volumes"].as_array().context("status has no `volumes`")?;
+        let lag = |volume: &Value| volume["lag_bytes"].as_u64().context("no `lag_bytes`");
+        volumes.iter().map(lag).sum()
+    }
+
     /// Waits until the store has everything.
     pub fn wait_drained(&self) -> Result<()> {
         let start = Instant::now();
-        while self.volume()?["lag_bytes"].as_u64().context("status has no `lag_bytes`")? > 0 {
+        while self.lag_bytes()? > 0 {
             if start.elapsed() > Duration::from_secs(120) {
                 bail!("not drained after 120 s; see the logs in {}", self.dir.display());
             }
@@ -177,15 +221,18 @@ impl Node {
         output(Path::new("kill"), &["-CONT", &self.store.pid().to_string()]).map(drop)
     }
 
-    /// Ends both in order.
+    /// Ends both in order, and removes the store's data.
     pub fn stop(self) -> Result<()> {
         self.host.stop()?;
-        self.store.stop()
+        self.store.stop()?;
+        let _ = std::fs::remove_dir_all(self.data);
+        Ok(())
     }
 }
 
-fn status(longhaul: &Path, admin: &str) -> Result<Value> {
-    Ok(serde_json::from_str(&output(longhaul, &["status", "--json", "--admin", admin])?)?)
+fn status(longhaul: &Path, admin: u16) -> Result<Value> {
+    let admin = format!("127.0.0.1:{admin}");
+    Ok(serde_json::from_str(&output(longhaul, &["status", "--json", "--admin", &admin])?)?)
 }
 
 /// A port that nobody listens on.

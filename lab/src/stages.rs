@@ -14,6 +14,9 @@ const METRIC: &str = "longhaul_stage_seconds";
 /// The counter of the host's requests, by kind.
 const REQUESTS: &str = "longhaul_host_request_seconds_count{";
 
+/// The sums of their times.
+const REQUEST_SECONDS: &str = "longhaul_host_request_seconds_sum{";
+
 /// The counters of a host's read cache.
 const CACHE: &str = "longhaul_cache_";
 
@@ -105,6 +108,8 @@ pub struct Reading {
     pub stages: BTreeMap<String, Histogram>,
     /// Requests that a host has answered; none at a store.
     pub requests: f64,
+    /// Their time from request to reply, in seconds.
+    pub request_seconds: f64,
     /// The counts of a host's read caches, without unit and prefix; none at a store.
     pub cache: BTreeMap<String, f64>,
 }
@@ -118,6 +123,9 @@ pub fn read(page: &str) -> Reading {
         let Some(value) = value else { continue };
         if line.starts_with(REQUESTS) {
             reading.requests += value;
+        }
+        if line.starts_with(REQUEST_SECONDS) {
+            reading.request_seconds += value;
         }
         let counter = line.strip_prefix(CACHE).and_then(|rest| rest.split_once("_bytes_total{"));
         if let Some((name, _)) = counter {
@@ -208,6 +216,8 @@ longhaul_stage_seconds_sum{volume="b",stage="front"} 0.25
 longhaul_stage_seconds_count{volume="b",stage="front"} 1
 longhaul_host_request_seconds_count{volume="a",kind="read"} 80
 longhaul_host_request_seconds_count{volume="a",kind="write"} 20
+longhaul_host_request_seconds_sum{volume="a",kind="read"} 0.5
+longhaul_host_request_seconds_sum{volume="a",kind="write"} 0.25
 longhaul_host_lag_bytes 7
 longhaul_cache_hit_bytes_total{volume="a"} 4096
 longhaul_cache_hit_bytes_total{volume="b"} 8192
@@ -225,6 +235,7 @@ longhaul_stage_seconds_sum{stage="broken"} x
         let reading = read(PAGE);
         assert_eq!(reading.stages.keys().collect::<Vec<_>>(), ["front", "link"]);
         assert!((reading.requests - 100.0).abs() < 1e-9);
+        assert!((reading.request_seconds - 0.75).abs() < 1e-9);
         assert_eq!(reading.cache, BTreeMap::from([("hit".to_owned(), 12288.0)]));
         let stages = between(&Reading::default(), &reading, reading.requests);
         assert_eq!(names(&stages), ["front", "link"]);

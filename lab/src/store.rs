@@ -4,14 +4,13 @@ mod failover;
 mod limits;
 mod read;
 
-use crate::BenchArgs;
-use crate::gc;
 use crate::node::{Site, free_port};
 use crate::process::{Server, output};
-use crate::report::{Pair, Report};
+use crate::report::{Report, Row};
+use crate::rounds::{Rounds, Tally};
 use crate::run::admin;
-use crate::stats::median;
-use anyhow::{Context as _, Result, bail};
+use crate::suite::Suite;
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 use std::fs::File;
 use std::io::Write as _;
@@ -57,45 +56,47 @@ impl Data {
     }
 }
 
-struct Bench {
-    site: Site,
-    rounds: usize,
-    report: Report,
+struct Bench<'a> {
+    site: &'a Site,
+    rounds: Rounds,
+    report: &'a Report,
 }
 
-/// Runs the chosen benchmarks, or everything.
-pub fn run(args: &BenchArgs) -> Result<()> {
-    if args.only.is_empty() || args.only.iter().any(|only| only == "gc") {
-        gc::run().context("benchmark `gc`")?;
-    }
-    if args.only == ["gc"] {
-        return Ok(());
-    }
-    let bench = Bench {
-        site: Site::new(args)?,
-        rounds: args.rounds,
-        report: Report::new(args.json.clone()),
-    };
-    type Step = fn(&Bench) -> Result<()>;
-    let steps: [(&str, Step); 6] = [
-        ("commit", Bench::commit),
-        ("requests", Bench::requests),
-        ("read", Bench::read),
-        ("volumes", Bench::volumes),
-        ("limits", Bench::limits),
-        ("failover", Bench::failover),
-    ];
-    for name in &args.only {
-        if name != "gc" && !steps.iter().any(|(step, _)| step == name) {
-            bail!("there is no benchmark `{name}`");
-        }
-    }
-    for (name, step) in steps {
-        if args.only.is_empty() || args.only.iter().any(|only| only == name) {
-            step(&bench).with_context(|| format!("benchmark `{name}`"))?;
-        }
-    }
+/// Runs a benchmark and removes what it leaves.
+fn with(suite: &Suite, run: impl FnOnce(&Bench<'_>) -> Result<()>) -> Result<()> {
+    let bench = Bench { site: &suite.site, rounds: suite.rounds, report: &suite.report };
+    run(&bench)?;
     bench.clear()
+}
+
+/// How fast the store commits, beside the disk.
+pub fn commit(suite: &Suite) -> Result<()> {
+    with(suite, |bench| bench.commit())
+}
+
+/// The store's requests to its objects.
+pub fn requests(suite: &Suite) -> Result<()> {
+    with(suite, |bench| bench.requests())
+}
+
+/// The cost of a read.
+pub fn read(suite: &Suite) -> Result<()> {
+    with(suite, |bench| bench.read())
+}
+
+/// The memory of many volumes.
+pub fn volumes(suite: &Suite) -> Result<()> {
+    with(suite, |bench| bench.volumes())
+}
+
+/// The limits of a tenant.
+pub fn limits(suite: &Suite) -> Result<()> {
+    with(suite, |bench| bench.limits())
+}
+
+/// A store that is killed.
+pub fn failover(suite: &Suite) -> Result<()> {
+    with(suite, |bench| bench.failover())
 }
 
 /// A running store.
@@ -149,7 +150,7 @@ impl Store<'_> {
     }
 }
 
-impl Bench {
+impl Bench<'_> {
     fn path(&self, name: &str) -> PathBuf {
         self.site.path(name)
     }
@@ -186,7 +187,7 @@ impl Bench {
             Server::start("store", &self.site.longhaul, &args, &self.path("store.log"))?;
         server.wait_until("answer", || admin::get(admin, "/healthz").is_ok())?;
         let credential = self.path("store/credentials/admin.toml").display().to_string();
-        Ok(Store { site: &self.site, server, admin, credential })
+        Ok(Store { site: self.site, server, admin, credential })
     }
 
     /// Bytes a second that a new store commits.
@@ -235,30 +236,35 @@ impl Bench {
             (Data::Memory, "quic", 1, None),
             (Data::Memory, "tcp", 1, None),
         ];
-        let mut pairs = cases.map(|(data, transport, volumes, target)| Pair {
+        let mut rows = cases.map(|(data, transport, volumes, target)| Row {
             name: format!(
                 "commits of 64 KiB writes, volumes: {volumes}, {}, {transport}",
                 data.name()
             ),
-            unit: "MB/s",
-            peer: "one file, 4 MiB at a time, one sync".into(),
-            ours: Vec::new(),
-            theirs: Vec::new(),
+            unit: "MB/s".into(),
+            peer: Some(("one file, 4 MiB at a time, one sync".into(), Vec::new())),
             target,
+            ..Row::default()
         });
-        let mut synced = Vec::new();
-        for _ in 0..self.rounds {
-            for ((data, transport, volumes, _), pair) in cases.iter().zip(&mut pairs) {
-                pair.ours.push(self.committed(*data, *volumes, transport)? / 1e6);
-                pair.theirs.push(self.disk(false)? / 1e6);
+        let (mut synced, mut tally) = (Vec::new(), Tally::default());
+        for _ in 0..self.rounds.wanted {
+            for ((data, transport, volumes, _), row) in cases.iter().zip(&mut rows) {
+                let round = self.rounds.round(&mut row.tally, || {
+                    let ours = self.committed(*data, *volumes, transport)? / 1e6;
+                    Ok((ours, self.disk(false)? / 1e6))
+                })?;
+                if let (Some((ours, disk)), Some((_, theirs))) = (round, &mut row.peer) {
+                    row.ours.push(ours);
+                    theirs.push(disk);
+                }
             }
-            synced.push(self.disk(true)? / 1e6);
+            synced.extend(self.rounds.round(&mut tally, || Ok(self.disk(true)? / 1e6))?);
         }
-        for pair in &pairs {
-            self.report.pair(pair)?;
+        for row in rows {
+            self.report.row(row)?;
         }
         let name = "one file, 4 MiB at a time, each with a sync";
-        self.report.single(name, median(&synced), "MB/s", None)
+        self.report.single(name, &synced, "MB/s", None, &tally)
     }
 
     /// The store's requests to its objects, during writes and afterward.
@@ -280,15 +286,18 @@ impl Bench {
         let idle = store.requests()?.0 - before.0;
         link.stop()?;
         store.server.stop()?;
-        self.report.single(
+        // Counts, not times: a busy machine does not change them.
+        let count = |name: &str, value: f64, target| {
+            self.report.single(name, &[value], "", target, &Tally::default())
+        };
+        count(
             "4 KiB random writes: objects created for each 4 MiB of data",
             before.1 / (WRITTEN as f64 / SEGMENT as f64),
-            "",
             Some((1.0, false)),
         )?;
         let seconds = IDLE.as_secs();
         let name = format!("requests in {seconds} s with a volume attached and nothing to do");
-        self.report.single(&name, idle, "", Some((0.0, false)))
+        count(&name, idle, Some((0.0, false)))
     }
 
     /// The memory of many volumes in use.
@@ -303,9 +312,12 @@ impl Bench {
         link.stop()?;
         store.server.stop()?;
         let name = format!("{VOLUMES} volumes attached and written, {EACH} each: peak memory");
-        self.report.single(&name, peak as f64 / MIB, "MiB", Some((512.0, false)))?;
-        self.report.single("… anonymous at the end", held as f64 / MIB, "MiB", None)?;
-        self.report.single("… before the first", idle, "MiB", None)
+        let single = |name: &str, value: f64, target| {
+            self.report.single(name, &[value], "MiB", target, &Tally::default())
+        };
+        single(&name, peak as f64 / MIB, Some((512.0, false)))?;
+        single("… anonymous at the end", held as f64 / MIB, None)?;
+        single("… before the first", idle, None)
     }
 }
 

@@ -5,8 +5,10 @@
 
 mod axis;
 mod bars;
+mod strips;
 
 pub use bars::{Bar, bars};
+pub use strips::{Strip, strips};
 
 use axis::Axis;
 use std::fmt::Write as _;

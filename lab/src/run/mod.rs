@@ -8,12 +8,12 @@ pub mod admin;
 mod bulk;
 mod fio;
 mod flow;
-mod machine;
 mod peers;
 mod postmark;
 mod product;
 
 use crate::html;
+use crate::machine;
 use crate::process::{finish, output};
 use crate::results::{LineFacts, Record, Results, Series, append, csv, load, number, point_json};
 use crate::scenario::{Definition, Point, Scenario, Subject, Workload};

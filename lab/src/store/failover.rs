@@ -4,7 +4,6 @@ use super::{Bench, Data};
 use crate::node::free_port;
 use crate::process::{Server, output};
 use crate::run::admin;
-use crate::stats::median;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::path::Path;
@@ -14,22 +13,20 @@ use std::time::Duration;
 const SECONDS: &str = "12";
 const BEFORE: Duration = Duration::from_secs(2);
 
-impl Bench {
+impl Bench<'_> {
     /// Every write waits for a commit, and one of them for another store.
     pub(super) fn failover(&self) -> Result<()> {
-        let (mut longest, mut usual) = (Vec::new(), Vec::new());
-        for _ in 0..self.rounds {
-            let round = self.killed().with_context(|| {
+        let (rounds, tally) = self.rounds.all(|| {
+            self.killed().with_context(|| {
                 format!("see second.log and host.log in {}", self.site.dir.display())
-            })?;
-            longest.push(round.0);
-            usual.push(round.1);
-        }
+            })
+        })?;
+        let (longest, usual): (Vec<f64>, Vec<f64>) = rounds.into_iter().unzip();
         let worst = longest.iter().copied().fold(0.0, f64::max);
         let name = "4 KiB writes that wait for the store, which is killed: the longest";
-        self.report.single(name, median(&longest), "s", Some((5.0, false)))?;
-        self.report.single("… of all rounds", worst, "s", Some((5.0, false)))?;
-        self.report.single("… p50", median(&usual), "s", None)
+        self.report.single(name, &longest, "s", Some((5.0, false)), &tally)?;
+        self.report.single("… of all rounds", &[worst], "s", Some((5.0, false)), &tally)?;
+        self.report.single("… p50", &usual, "s", None, &tally)
     }
 
     /// The longest and the median time of a write, in seconds.

@@ -4,7 +4,6 @@ use super::read::READ_BYTES;
 use super::{Bench, Data, Store};
 use crate::process::{Server, output};
 use crate::run::admin;
-use crate::stats::median;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 use std::path::Path;
@@ -58,7 +57,7 @@ struct Round {
     share: Option<f64>,
 }
 
-impl Bench {
+impl Bench<'_> {
     /// Two volumes of one tenant: one is read 8 KiB at a time, the other does all it can.
     pub(super) fn limits(&self) -> Result<()> {
         for (limit, burst, name) in [
@@ -75,21 +74,20 @@ impl Bench {
                 "2000 operations a second, the other is read, 128 at a time",
             ),
         ] {
-            let rounds: Vec<Round> =
-                (0..self.rounds).map(|_| self.limited(limit, burst)).collect::<Result<_>>()?;
-            let of =
-                |value: fn(&Round) -> f64| median(&rounds.iter().map(value).collect::<Vec<_>>());
-            for (what, value) in [
+            let (rounds, tally) = self.rounds.all(|| self.limited(limit, burst))?;
+            let of = |value: fn(&Round) -> f64| rounds.iter().map(value).collect::<Vec<_>>();
+            for (what, values) in [
                 ("p50", of(|round| round.p50)),
                 ("p99", of(|round| round.p99)),
                 ("p99.9", of(|round| round.p999)),
             ] {
-                self.report.single(&format!("8 KiB read, {name}: {what}"), value, "ms", None)?;
+                let name = format!("8 KiB read, {name}: {what}");
+                self.report.single(&name, &values, "ms", None, &tally)?;
             }
             let shares: Vec<f64> = rounds.iter().filter_map(|round| round.share).collect();
             if !shares.is_empty() {
                 let name = format!("… both together, of the limit, {name}");
-                self.report.single(&name, median(&shares), "", Some((0.95, true)))?;
+                self.report.single(&name, &shares, "", Some((0.95, true)), &tally)?;
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! The cost of a read at the store, beside reading the object.
 
 use super::{Bench, Data, SEGMENT, WRITTEN, segments};
-use crate::report::Pair;
-use crate::stats::{median, quantile};
+use crate::report::Row;
+use crate::stats::quantile;
 use anyhow::{Context as _, Result};
 use rustix::fs::Advice;
 use std::fs::File;
@@ -18,7 +18,7 @@ pub(super) const READ_BYTES: usize = 8 << 10;
 const QUESTION_BYTES: usize = 100;
 const PIECE_BYTES: usize = 1372;
 
-impl Bench {
+impl Bench<'_> {
     /// A read seen from the host's side of the link, and what of it is the store's.
     pub(super) fn read(&self) -> Result<()> {
         let store = self.store(Data::Directory)?;
@@ -32,16 +32,7 @@ impl Bench {
             store.metrics([&names[0], &names[1]])
         };
         for (what, cold) in [("from the disk", true), ("in the page cache", false)] {
-            let mut pair = Pair {
-                name: format!("8 KiB read, one outstanding, {what}, p50"),
-                unit: "µs",
-                peer: "pread of the segment".into(),
-                ours: Vec::new(),
-                theirs: Vec::new(),
-                target: None,
-            };
-            let (mut within, mut above, mut exchanged) = (Vec::new(), Vec::new(), Vec::new());
-            for _ in 0..self.rounds {
+            let (rounds, tally) = self.rounds.all(|| {
                 settle(&segments, cold)?;
                 let before = spent()?;
                 let args = ["read", "v", "--bytes", &bytes, "--count", &reads];
@@ -51,20 +42,28 @@ impl Bench {
                 let object = pread(&segments)?;
                 let exchange = exchange()?;
                 let micros = 1e6 / READS as f64;
-                within.push((work - before[0] + get - before[1]) * micros - object.1);
-                above.push(ours - object.0 - exchange);
-                exchanged.push(exchange);
-                pair.ours.push(ours);
-                pair.theirs.push(object.0);
+                let within = (work - before[0] + get - before[1]) * micros - object.1;
+                Ok([ours, object.0, exchange, ours - object.0 - exchange, within])
+            })?;
+            let of = |figure: usize| -> Vec<f64> { rounds.iter().map(|r| r[figure]).collect() };
+            self.report.row(Row {
+                name: format!("8 KiB read, one outstanding, {what}, p50"),
+                unit: "µs".into(),
+                ours: of(0),
+                peer: Some(("pread of the segment".into(), of(1))),
+                target: None,
+                tally: tally.clone(),
+            })?;
+            let over: Vec<f64> = rounds.iter().map(|round| round[0] - round[1]).collect();
+            let target = Some((150.0, false));
+            self.report.single("… above that", &over, "µs", target, &tally)?;
+            for (figure, name) in [
+                (2, "… an exchange of the same bytes, UDP, nothing done, p50"),
+                (3, "… above the object and the exchange"),
+                (4, "… above the object within the store, mean"),
+            ] {
+                self.report.single(name, &of(figure), "µs", None, &tally)?;
             }
-            self.report.pair(&pair)?;
-            let over: Vec<f64> = pair.ours.iter().zip(&pair.theirs).map(|(a, b)| a - b).collect();
-            self.report.single("… above that", median(&over), "µs", Some((150.0, false)))?;
-            let single =
-                |what: &str, values: &[f64]| self.report.single(what, median(values), "µs", None);
-            single("… an exchange of the same bytes, UDP, nothing done, p50", &exchanged)?;
-            single("… above the object and the exchange", &above)?;
-            single("… above the object within the store, mean", &within)?;
         }
         store.server.stop()
     }
