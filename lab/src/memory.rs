@@ -1,6 +1,7 @@
 //! A directory in memory, of bounded size, that goes with the benchmark.
 
 use crate::process::output;
+use crate::quiet::kill_descendants;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 
@@ -30,7 +31,7 @@ impl Memory {
         // The rest is for the processes and for the page cache of the peers.
         let bytes = (free / 2).min(MOST);
         ensure!(bytes >= LEAST, "{} MiB of memory are available: too little", free >> 20);
-        let path = Path::new(SHARED).join(format!("{PREFIX}{}", std::process::id()));
+        let path = own();
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let mut memory = Memory { path, bytes, mounted: false };
         let place = memory.path.display().to_string();
@@ -76,6 +77,29 @@ impl Drop for Memory {
     fn drop(&mut self) {
         remove(&self.path, self.mounted);
     }
+}
+
+/// The directory of this process.
+fn own() -> PathBuf {
+    Path::new(SHARED).join(format!("{PREFIX}{}", std::process::id()))
+}
+
+/// Ends the benchmark's processes and removes the directory also when somebody interrupts it. Some
+/// servers ignore SIGTERM, and the directory can hold half of the machine's memory.
+///
+/// # Errors
+/// If the signals cannot be caught.
+pub fn clear_when_interrupted() -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            kill_descendants();
+            remove(&own(), true);
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
 }
 
 fn remove(path: &Path, mounted: bool) {

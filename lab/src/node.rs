@@ -123,6 +123,7 @@ impl Node {
             }
         }
         let (host, admin) = Self::start_host(site, shape, &credential)?;
+        wait_prepared(&host)?;
         Ok(Node {
             store,
             host,
@@ -228,6 +229,22 @@ impl Node {
         let _ = std::fs::remove_dir_all(self.data);
         Ok(())
     }
+}
+
+/// The host's thread that writes zeroes into a new journal. It ends when it is done.
+const ZEROING: &str = "journal-zero";
+
+/// Waits until a host has prepared its new journals: it serves writes meanwhile, slowly.
+fn wait_prepared(host: &Server) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(120);
+    let start = Instant::now();
+    while host.thread_names()?.iter().any(|name| name == ZEROING) {
+        if start.elapsed() > PATIENCE {
+            bail!("the host still prepares its journals after {} s", PATIENCE.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 fn status(longhaul: &Path, admin: u16) -> Result<Value> {

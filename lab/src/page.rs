@@ -184,10 +184,11 @@ fn section(section: &Section) -> String {
 /// A row's picture; none of a busy machine.
 fn strip(row: &Row) -> Option<Strip> {
     row.judged()?;
-    let theirs = row.peer.as_ref().map(|(_, theirs)| theirs.clone()).unwrap_or_default();
+    let (peer, theirs) = row.peer.clone().unwrap_or_default();
     let scale = if row.peer.is_some() { median(&theirs) } else { 1.0 };
     Some(Strip {
         label: row.name.clone(),
+        peer,
         unit: row.unit.clone(),
         ours: row.ours.clone(),
         theirs,

@@ -86,6 +86,15 @@ impl Server {
         Ok((field(11)? + field(12)?) / 100.0)
     }
 
+    /// The names of its threads.
+    pub fn thread_names(&self) -> Result<Vec<String>> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()))?;
+        // One may have ended since.
+        let name = |path: PathBuf| std::fs::read_to_string(path.join("comm")).ok();
+        let names = tasks.filter_map(|entry| name(entry.ok()?.path()));
+        Ok(names.map(|name| name.trim().to_owned()).collect())
+    }
+
     /// Asks it to end and waits, then forces it.
     pub fn stop(mut self) -> Result<()> {
         let _ = Command::new("kill").arg(self.pid().to_string()).status();

@@ -54,34 +54,13 @@ impl Reading {
     /// If there is no /proc.
     pub fn now() -> Result<Reading> {
         let machine = machine(&std::fs::read_to_string("/proc/stat")?)?;
-        let processes: BTreeMap<u32, Process> = std::fs::read_dir("/proc")?
-            .filter_map(|entry| {
-                let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-                // It may have ended since.
-                let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-                Some((pid, process(&stat)?))
-            })
-            .collect();
-        Ok(Reading::of(machine, &processes, std::process::id()))
+        Ok(Reading::of(machine, &processes()?, std::process::id()))
     }
 
     fn of(machine: Machine, processes: &BTreeMap<u32, Process>, root: u32) -> Reading {
-        let descends = |mut pid: u32| {
-            // As deep as there are processes, should the readings be of different moments.
-            for _ in 0..processes.len() {
-                if pid == root {
-                    return true;
-                }
-                match processes.get(&pid) {
-                    Some(process) => pid = process.parent,
-                    None => return false,
-                }
-            }
-            false
-        };
         let ours = processes
             .iter()
-            .filter(|(pid, _)| descends(**pid))
+            .filter(|(pid, _)| descends(processes, **pid, root))
             .map(|(_, process)| process.own + process.ended)
             .sum();
         let kernel = processes
@@ -110,6 +89,42 @@ impl Reading {
             .saturating_sub(before.machine.busy + before.machine.stolen);
         let ours = self.ours.saturating_sub(before.ours);
         taken.saturating_sub(ours + kernel) as f64 / all as f64
+    }
+}
+
+fn processes() -> Result<BTreeMap<u32, Process>> {
+    let of = |entry: std::fs::DirEntry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        // It may have ended since.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some((pid, process(&stat)?))
+    };
+    Ok(std::fs::read_dir("/proc")?.filter_map(|entry| of(entry.ok()?)).collect())
+}
+
+/// Whether a process is `root`, or a descendant of it.
+fn descends(processes: &BTreeMap<u32, Process>, mut pid: u32, root: u32) -> bool {
+    // As deep as there are processes, should the readings be of different moments.
+    for _ in 0..processes.len() {
+        if pid == root {
+            return true;
+        }
+        match processes.get(&pid) {
+            Some(process) => pid = process.parent,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// Kills all processes that this one has started, and those that they have started.
+pub fn kill_descendants() {
+    let (root, Ok(processes)) = (std::process::id(), processes()) else { return };
+    let ours = processes.keys().filter(|pid| **pid != root && descends(&processes, **pid, root));
+    for pid in ours {
+        let pid = i32::try_from(*pid).ok().and_then(rustix::process::Pid::from_raw);
+        // One that has ended already is none any more.
+        let _ = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
     }
 }
 

@@ -1,7 +1,7 @@
 //! All benchmarks: what they share, their order, and their report.
 
 use crate::machine;
-use crate::memory::Memory;
+use crate::memory::{Memory, clear_when_interrupted};
 use crate::node::Site;
 use crate::page::{Facts, page};
 use crate::quiet::adopt_orphans;
@@ -144,6 +144,7 @@ pub fn run(args: &BenchArgs, group: &str) -> Result<()> {
     let parts = chosen(&args.only, group, args.before.is_some())?;
     let site = Site::new(args)?;
     adopt_orphans();
+    clear_when_interrupted()?;
     let begun = Instant::now();
     let rounds = Rounds {
         wanted: args.rounds,

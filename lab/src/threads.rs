@@ -16,8 +16,11 @@ const VOLUMES: [&str; 8] = ["v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7"];
 const CLIENTS: u32 = 8;
 
 /// The region of each volume, and the flag of its host: a journal of one GiB for each takes a disk.
-const REGION: u64 = 64 << 20;
+const REGION: u64 = 16 << 20;
 const JOURNAL: [&str; 2] = ["--journal-size", "256MiB"];
+
+/// More than it takes to write all regions once.
+const FILL_SECONDS: u32 = 60;
 
 /// Ticks of a thread are 10 ms (proc(5)).
 const TICK: f64 = 0.01;
@@ -123,7 +126,11 @@ impl Suite {
             host.extend([FLAG, number]);
         }
         let shape = Shape { name, volumes: &VOLUMES, host: &host, ..Shape::new("1GiB") };
-        Node::start(&self.site, &shape.with_data(self.memory()?.path()))
+        let node = Node::start(&self.site, &shape.with_data(self.memory()?.path()))?;
+        // The journals hold what the clients will read.
+        let job = Job::new("write", "1m", 1, FILL_SECONDS);
+        self.clients(&node, &Job { size: REGION, most: Some(REGION), ..job })?;
+        Ok(node)
     }
 
     /// All clients of all volumes at once: requests a second.
@@ -234,12 +241,17 @@ impl Suite {
     /// Where the time of a request goes, as far as there are timers.
     pub fn stages(&self) -> Result<()> {
         const VOLUME: &str = "4GiB";
+        const STAGED: u64 = 64 << 20;
         let memory = self.memory()?;
         let node = Node::start(&self.site, &Shape::new(VOLUME).with_data(memory.path()))?;
+        let fill = Job::new("write", "1m", 4, FILL_SECONDS);
+        let fill = Job { size: STAGED, most: Some(STAGED), ..fill };
+        fio::run(&self.site, &[nbd(&self.site, &node.socket, "bench")], &fill)?;
+        node.wait_drained()?;
         let mut found = Vec::new();
         for (rw, kind) in [("randwrite", "4 KiB write"), ("randread", "4 KiB read of fresh data")] {
             let job = Job::new(rw, "4k", 1, self.seconds.unwrap_or(4));
-            let job = Job { size: REGION, most: Some(self.round_bytes()?), ..job };
+            let job = Job { size: STAGED, most: Some(self.round_bytes()?), ..job };
             let reading =
                 || Ok::<_, anyhow::Error>(stages::read(&admin::get(node.admin, "/metrics")?));
             let (rounds, tally) = self.rounds.all(|| {

@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 pub struct Strip {
     /// Beside it.
     pub label: String,
+    /// The peer, below that.
+    pub peer: String,
     /// The unit of the values.
     pub unit: String,
     /// Ours, by round.
@@ -37,14 +39,21 @@ pub fn strips(title: &str, list: &[Strip]) -> String {
         let all = strip.ours.iter().chain(&strip.theirs).chain(&strip.bound);
         let most = all.copied().filter(|value| value.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
         let place = |value: f64| LABELS + value / most * (WIDTH - LABELS - NUMBERS);
+        for (text, y, colour) in
+            [(&strip.label, top + 12.0, "#3d444d"), (&strip.peer, top + 25.0, GREY)]
+        {
+            let _ = write!(
+                out,
+                "<text x=\"{}\" y=\"{}\" font-size=\"{LABEL_SIZE}\" fill=\"{colour}\" \
+                 text-anchor=\"end\">{}</text>",
+                at(LABELS - 10.0),
+                at(y),
+                escape(&shortened(text)),
+            );
+        }
         let _ = writeln!(
             out,
-            "<text x=\"{}\" y=\"{}\" font-size=\"{LABEL_SIZE}\" fill=\"#3d444d\" \
-             text-anchor=\"end\">{}</text><line x1=\"{LABELS}\" y1=\"{}\" x2=\"{LABELS}\" \
-             y2=\"{}\" stroke=\"#8c959f\"/>",
-            at(LABELS - 10.0),
-            at(top + 18.0),
-            escape(&shortened(&strip.label)),
+            "<line x1=\"{LABELS}\" y1=\"{}\" x2=\"{LABELS}\" y2=\"{}\" stroke=\"#8c959f\"/>",
             at(top + 2.0),
             at(top + 28.0),
         );
@@ -137,6 +146,7 @@ mod tests {
     fn a_picture() {
         let strip = Strip {
             label: "4 KiB <write>".into(),
+            peer: "tgt".into(),
             unit: "IOPS".into(),
             ours: vec![100.0, 300.0, 200.0],
             theirs: vec![400.0, f64::NAN],
@@ -144,7 +154,7 @@ mod tests {
         };
         let nothing = Strip { label: "x".repeat(200), ..Strip::default() };
         let svg = strips("Host", &[strip, nothing]);
-        for part in ["4 KiB &lt;write&gt;", ">200 IOPS<", ">400 IOPS<", "xxx…"] {
+        for part in ["4 KiB &lt;write&gt;", ">tgt<", ">200 IOPS<", ">400 IOPS<", "xxx…"] {
             assert!(svg.contains(part), "{part} is not in\n{svg}");
         }
         assert!(!svg.contains("NaN"));
