@@ -19,7 +19,7 @@ MUTANTS ?=
 NAME ?=
 OLD ?=
 
-.PHONY: help demo test check docs book build sim sim-mutants fuzz fixture upgrade-test soak soak-engines bench bench-iscsi bench-store bench-map bench-isolation bench-encryption bench-cache bench-objects lab iscsi-conformance deny
+.PHONY: help demo test check docs book build sim sim-mutants fuzz fixture upgrade-test soak soak-engines gate gate-accept bench bench-iscsi bench-store bench-map bench-isolation bench-encryption bench-cache bench-objects lab iscsi-conformance deny
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ demo: ## Build, start a store, a host and a volume, and use it (WAN_DELAY=8ms, W
 test: ## Everything that CI runs, as root
 	@scripts/test
 
-check: docs ## The inner loop: format, documents, lints, unit tests, 100 seeds of the simulator
+check: docs ## The inner loop: format, documents, lints, unit tests, 100 seeds of the simulator, instruction counts
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path bench/cache/Cargo.toml --check
@@ -42,6 +42,15 @@ check: docs ## The inner loop: format, documents, lints, unit tests, 100 seeds o
 	cargo build --locked --workspace --bins
 	target/debug/longhaul-sim --seeds 100
 	target/debug/longhaul-sim --fleet --seeds 40
+	$(MAKE) gate
+
+gate: ## Count the instructions of the core's work with Valgrind; fail if one took 3 % more than in lab/gate/counts.txt
+	@scripts/packages gate
+	cargo run --locked --profile gate -p longhaul-gate -- check lab/gate/counts.txt
+
+gate-accept: ## Write lab/gate/counts.txt again; commit it with the reason for the change
+	@scripts/packages gate
+	cargo run --locked --profile gate -p longhaul-gate -- accept lab/gate/counts.txt
 
 docs: ## Check the prose and the links of the documents
 	scripts/prose --self-test
