@@ -289,6 +289,7 @@ impl Iscsi {
             login_limit: Duration::from_secs(15),
             sessions_per_initiator: 64,
             weak_chap: false,
+            has_others: false,
             portals: vec!["127.0.0.1:3260".into()],
         };
         let mut front = Iscsi {
