@@ -259,7 +259,20 @@ pub fn start(bound: Bound, report: Arc<dyn Report>) -> Result<()> {
 
 async fn metrics(State(desk): State<Desk>) -> impl IntoResponse {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], desk.report.metrics().await)
+    ([(header::CONTENT_TYPE, kind)], desk.report.metrics().await + &process_metrics())
+}
+
+/// The metrics of every process.
+fn process_metrics() -> String {
+    let mut out = Metrics::default();
+    let help = "Processor time by the name of the thread. A front thread near one second in each \
+                second limits its volumes.";
+    let mut family = out.family("longhaul_thread_seconds_total", "counter", help);
+    // Without /proc there are no samples.
+    for (thread, seconds) in longhaul_base::threads::seconds().unwrap_or_default() {
+        family.sample(&[("thread", &thread)], seconds);
+    }
+    out.finish()
 }
 
 async fn status(State(desk): State<Desk>) -> impl IntoResponse {

@@ -16,6 +16,7 @@ pub mod reload;
 pub mod service;
 pub mod span;
 pub mod text;
+pub mod threads;
 pub mod units;
 
 /// The command line or the configuration is wrong: exit status 2 instead of 1.

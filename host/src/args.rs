@@ -27,11 +27,6 @@ pub struct HostArgs {
     /// does not get through, and QUIC again once it does.
     #[arg(long, value_enum, default_value = "auto", env = "LONGHAUL_TRANSPORT")]
     pub transport: Transport,
-    /// Front threads: each serves some of the volumes, and has a link of its own. A thread starts
-    /// with its first volume [default: the processor's cores, up to 8].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64),
-          env = "LONGHAUL_THREADS")]
-    pub threads: Option<u16>,
     /// The NBD server.
     #[command(flatten)]
     pub nbd_args: NbdArgs,
@@ -94,6 +89,19 @@ pub struct HostArgs {
     /// (`longhaul trace record`).
     #[arg(long, value_name = "NAME", env = "LONGHAUL_WARM")]
     pub warm: Option<String>,
+    /// The process.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+}
+
+/// The process.
+#[derive(clap::Args)]
+pub struct ProcessArgs {
+    /// Front threads: each serves some of the volumes, and has a link of its own. A thread starts
+    /// with its first volume [default: the processor's cores, up to 8].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64),
+          env = "LONGHAUL_THREADS")]
+    pub threads: Option<u16>,
     /// How long to go on draining after SIGTERM; the rest stays in the journal.
     #[arg(
         long,

@@ -1,18 +1,15 @@
 //! The parts that front threads share, and those that the volumes of one share.
 
-use super::front::{Fronts, PlacedFront, Placement, Seat};
-use super::iscsi::IscsiPlaces;
+use super::front::placement::{Placement, Seat};
 use super::learning::LearnedTables;
-use super::nbd::NbdPlaces;
-use super::registry::RememberedVolumes;
+use super::registry::remembered::RememberedVolumes;
 use super::settings::VolumeSettings;
 use super::space::JournalSpace;
 use super::state::StateDir;
 use super::uplink::Router;
 use super::volume::Clock;
-use anyhow::Result;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 /// The parts that all front threads of a host share.
 #[derive(Clone)]
@@ -27,12 +24,6 @@ pub struct HostShared {
     pub remembered: RememberedVolumes,
     /// The thread of each volume.
     pub placement: Arc<Placement>,
-    /// The ways to the threads; not set if there is only one.
-    pub fronts: Arc<OnceLock<Weak<Fronts>>>,
-    /// Places for NBD clients.
-    pub nbd_places: NbdPlaces,
-    /// Places for iSCSI connections.
-    pub iscsi_places: IscsiPlaces,
 }
 
 impl HostShared {
@@ -42,27 +33,9 @@ impl HostShared {
             space: JournalSpace::new(state.clone()),
             remembered: RememberedVolumes::new(state.clone()),
             placement: Placement::new(threads),
-            fronts: Arc::default(),
-            nbd_places: NbdPlaces::default(),
-            iscsi_places: IscsiPlaces::default(),
             state,
             clock,
         }
-    }
-
-    /// The ways to the threads, if there are others.
-    pub fn fronts(&self) -> Option<Arc<Fronts>> {
-        self.fronts.get().and_then(Weak::upgrade)
-    }
-
-    /// The way to the thread that has a volume, unless that is this one.
-    ///
-    /// # Errors
-    /// If the thread cannot start.
-    pub fn elsewhere(&self, name: &str, here: usize) -> Result<Option<PlacedFront>> {
-        let Some(fronts) = self.fronts() else { return Ok(None) };
-        let (front, seat) = fronts.of(name)?;
-        Ok((seat.thread() != here).then_some((front, seat)))
     }
 }
 
@@ -99,9 +72,8 @@ impl HostContext {
         Rc::new(HostContext { shared, number, state, settings, router, clock, space, learned })
     }
 
-    /// A seat of a volume that this thread has. `None` if another one has it.
+    /// A seat of a volume that this thread has, or nobody. `None` if another one has it.
     pub fn sit(&self, name: &str) -> Option<Seat> {
-        let seat = self.shared.placement.sit(name);
-        (seat.thread() == self.number).then_some(seat)
+        self.shared.placement.sit_on(name, self.number)
     }
 }

@@ -6,9 +6,9 @@ use super::args::{DurabilityArg, HostArgs, OnJournalFailureArg};
 use super::context::HostShared;
 use super::control::HostCommand;
 use super::encryption::EncryptionPolicy;
-use super::front::{Front, FrontHandle, FrontSettings, Fronts, Jobs};
-use super::iscsi::{self, ConfiguredAccess, InitiatorRights};
-use super::nbd::{self, Address, ClientRights, Listener, tls_config};
+use super::front::{Front, FrontHandle, FrontSettings, Fronts, Jobs, Ways};
+use super::iscsi::{self, ConfiguredAccess, InitiatorRights, IscsiPlaces};
+use super::nbd::{self, Address, ClientRights, Listener, NbdPlaces, tls_config};
 use super::report::{self, AdminRequest, HostSnapshot};
 use super::settings::{Limits, VolumeSettings};
 use super::state::{JournalShape, StateDir};
@@ -135,7 +135,7 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     let bound: Vec<String> = portals.iter().map(|portal| portal.address().to_string()).collect();
     let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals.clone() };
     let clock = Clock::start();
-    let threads = args.threads.map_or_else(default_threads, usize::from);
+    let threads = args.process.threads.map_or_else(default_threads, usize::from);
     let mut target = iscsi::config(told, fixed.weak_chap);
     target.has_others = threads > 1;
     let settings_of_fronts = FrontSettings {
@@ -148,19 +148,22 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         clients: clients.access(),
         target,
         initiators: access,
+        places: (NbdPlaces::default(), IscsiPlaces::default()),
     };
+    let ways = Ways::default();
     let shared = HostShared::new(state.clone(), clock, threads);
-    let first = Front::start(&shared, 0, settings_of_fronts.clone(), settings_of_fronts.link()?);
+    let link = settings_of_fronts.link()?;
+    let first = Front::start((&shared, &ways), 0, settings_of_fronts.clone(), link);
     let (handle, jobs) = FrontHandle::new();
     tokio::task::spawn_local(first.clone().serve(jobs));
     let newest = Arc::new(Mutex::new(settings_of_fronts));
     let fronts = Arc::new(Fronts::new(shared.placement.clone(), handle, {
-        let (shared, newest) = (shared.clone(), newest.clone());
-        Box::new(move |number, jobs| start_thread(shared.clone(), number, &newest, jobs))
+        let (shared, ways, newest) = (shared.clone(), ways.clone(), newest.clone());
+        Box::new(move |number, jobs| start_thread((&shared, &ways), number, &newest, jobs))
     }));
     if threads > 1 {
         // Nobody else sets it.
-        let _ = shared.fronts.set(Arc::downgrade(&fronts));
+        let _ = ways.set(Arc::downgrade(&fronts));
     }
     let nbd: Vec<Address> = listeners.iter().map(|listener| listener.address().clone()).collect();
     share_sockets(&nbd, clients.access().has_users());
@@ -209,12 +212,12 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     notify(sd_notify::NotifyState::Stopping);
     tracing::info!(
         "stopping: draining for up to {:?}; a second signal leaves at once",
-        args.drain_limit
+        args.process.drain_limit
     );
     for listener in accepting {
         listener.abort();
     }
-    let limit = args.drain_limit;
+    let limit = args.process.drain_limit;
     let mut ended = std::pin::pin!(fronts.each(move |front| front.end(limit)));
     tokio::select! {
         _ = &mut ended => {}
@@ -235,17 +238,18 @@ fn default_threads() -> usize {
 
 /// Starts a front thread beside the first.
 fn start_thread(
-    shared: HostShared,
+    (shared, ways): (&HostShared, &Ways),
     number: usize,
     settings: &Mutex<FrontSettings>,
     jobs: Jobs,
 ) -> Result<JoinHandle<()>> {
     let settings = lock(settings).clone();
+    let (shared, ways) = (shared.clone(), ways.clone());
     let link = settings.link()?;
     let runtime = super::runtime::front_runtime()?;
     let thread = std::thread::Builder::new().name(format!("front-{number}")).spawn(move || {
         runtime.block_on(tokio::task::LocalSet::new().run_until(async move {
-            Front::start(&shared, number, settings, link).serve(jobs).await;
+            Front::start((&shared, &ways), number, settings, link).serve(jobs).await;
         }));
     })?;
     Ok(thread)
@@ -391,7 +395,10 @@ impl Host {
     }
 
     async fn control(&self, command: HostCommand) -> Result<()> {
-        let (front, _seat) = self.fronts.of(command.volume())?;
+        let (front, _seat) = match &command {
+            HostCommand::Attach { volume, .. } => self.fronts.of(volume)?,
+            other => self.fronts.of_known(other.volume())?,
+        };
         front.call(|front| async move { front.registry.control(command).await }).await?
     }
 

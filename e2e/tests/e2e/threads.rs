@@ -103,6 +103,11 @@ fn threads_start_with_their_volumes_and_commands_find_them() {
     let mut host = site.host("host").with(["--threads", "3"]);
     host.start();
     assert!(front_threads(&mut host).is_empty(), "no volume needs one");
+    for unknown in ["omega", "psi"] {
+        assert!(!run("nbdinfo", [host.uri_only(unknown)]).status.success());
+        assert!(!host.detach([unknown]).status.success());
+    }
+    assert!(front_threads(&mut host).is_empty(), "nor do unknown names");
     host.attach(["alpha"]).ok();
     assert!(front_threads(&mut host).is_empty(), "the first volume is on the main thread");
     // The only volume is the default export.

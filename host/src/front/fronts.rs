@@ -2,11 +2,17 @@
 
 use super::Front;
 use super::placement::{Placement, Seat};
+use crate::iscsi::{IscsiConnection, IscsiHome, MovedIscsi};
+use crate::nbd::{MovedNbd, NbdConnection, NbdHome};
+use crate::registry::others::{Home, OtherThreads};
 use anyhow::{Context as _, Result};
+use futures_util::future::LocalBoxFuture;
+use longhaul_core::front::iscsi::{Asker, CopyAnswer, CopyMessage, CopyQuestion, TargetId};
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -28,7 +34,10 @@ pub struct FrontHandle {
 }
 
 /// The way to the thread that has a volume, and the seat that keeps the volume there.
-pub type PlacedFront = (FrontHandle, Seat);
+struct PlacedFront(FrontHandle, Seat);
+
+/// The ways to all threads, once there are several.
+pub type Ways = Arc<OnceLock<Weak<Fronts>>>;
 
 /// A front thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,11 +98,12 @@ impl Fronts {
         Fronts { placement, threads: Mutex::new(threads), start }
     }
 
-    /// The thread that has the volume of a name, with the seat that keeps it there.
+    /// The thread that has the volume of a name, or is to have it, with the seat that keeps it
+    /// there.
     ///
     /// # Errors
     /// If the thread cannot start.
-    pub fn of(&self, name: &str) -> Result<PlacedFront> {
+    pub fn of(&self, name: &str) -> Result<(FrontHandle, Seat)> {
         let seat = self.placement.sit(name);
         let place = &mut self.lock()[seat.thread()];
         if let Some(front) = place {
@@ -103,6 +113,17 @@ impl Fronts {
         let thread = (self.start)(seat.thread(), jobs).context("cannot start a front thread")?;
         *place = Some(FrontThread { handle: handle.clone(), thread: Some(thread) });
         Ok((handle, seat))
+    }
+
+    /// The thread that has the volume of a name, or the first thread if none has.
+    ///
+    /// # Errors
+    /// If the thread cannot start.
+    pub fn of_known(&self, name: &str) -> Result<(FrontHandle, Seat)> {
+        match (self.placement.sit_on(name, 0), self.get(0)) {
+            (Some(seat), Some(first)) => Ok((first, seat)),
+            _ => self.of(name),
+        }
     }
 
     /// The thread of a number, if it has started.
@@ -140,5 +161,97 @@ impl Fronts {
     /// A panic with the lock held leaves a list of whole entries behind.
     fn lock(&self) -> MutexGuard<'_, Vec<Option<FrontThread>>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The other threads, as thread number `here` sees them.
+pub(super) struct Others {
+    pub here: usize,
+    pub ways: Ways,
+}
+
+impl Others {
+    fn fronts(&self) -> Option<Arc<Fronts>> {
+        self.ways.get().and_then(Weak::upgrade)
+    }
+}
+
+impl OtherThreads for Others {
+    fn place(&self, name: &str, attached: bool) -> Result<Option<Box<dyn Home>>> {
+        let Some(fronts) = self.fronts() else { return Ok(None) };
+        let (front, seat) = if attached { fronts.of(name)? } else { fronts.of_known(name)? };
+        let elsewhere = seat.thread() != self.here;
+        Ok(elsewhere.then(|| Box::new(PlacedFront(front, seat)) as Box<dyn Home>))
+    }
+
+    fn names(&self, attached: bool) -> LocalBoxFuture<'static, Vec<String>> {
+        let fronts = self.fronts();
+        Box::pin(async move {
+            let names = move |front: Rc<Front>| async move { front.registry.names(attached) };
+            let Some(fronts) = fronts else { return Vec::new() };
+            let mut names = fronts.each(names).await.concat();
+            names.sort_unstable();
+            names
+        })
+    }
+
+    fn ask(
+        &self,
+        asker: Asker,
+        question: CopyQuestion,
+    ) -> LocalBoxFuture<'static, Vec<(TargetId, CopyAnswer)>> {
+        let (fronts, here) = (self.fronts(), self.here);
+        let ask = move |front: Rc<Front>| {
+            let (asker, question) = (asker.clone(), question.clone());
+            async move {
+                let other = front.number != here;
+                other.then(|| (front.number, front.target.answer_copy(&asker, question)))
+            }
+        };
+        Box::pin(async move {
+            let Some(fronts) = fronts else { return Vec::new() };
+            fronts.each(ask).await.into_iter().flatten().collect()
+        })
+    }
+
+    fn tell(&self, to: TargetId, message: CopyMessage) -> LocalBoxFuture<'static, bool> {
+        let (front, here) = (self.fronts().and_then(|fronts| fronts.get(to)), self.here);
+        Box::pin(async move {
+            let Some(front) = front else { return false };
+            let told = front.call(move |front| async move { front.target.told(here, message) });
+            told.await.is_ok()
+        })
+    }
+}
+
+impl Home for PlacedFront {}
+
+impl NbdHome for PlacedFront {
+    fn take_nbd(self: Box<Self>, moved: MovedNbd) -> LocalBoxFuture<'static, io::Result<()>> {
+        let PlacedFront(front, seat) = *self;
+        Box::pin(async move {
+            let resume = move |front: Rc<Front>| async move {
+                tokio::task::spawn_local(async move {
+                    NbdConnection::resume(front.server.clone(), moved).await;
+                    drop(seat);
+                });
+            };
+            front.call(resume).await.map_err(io::Error::other)
+        })
+    }
+}
+
+impl IscsiHome for PlacedFront {
+    fn take_iscsi(self: Box<Self>, moved: MovedIscsi) -> LocalBoxFuture<'static, io::Result<()>> {
+        let PlacedFront(front, seat) = *self;
+        Box::pin(async move {
+            let resume = move |front: Rc<Front>| async move {
+                tokio::task::spawn_local(async move {
+                    IscsiConnection::resume(front.target.clone(), moved).await;
+                    drop(seat);
+                });
+            };
+            front.call(resume).await.map_err(io::Error::other)
+        })
     }
 }

@@ -10,17 +10,17 @@
 pub mod fronts;
 pub mod placement;
 
-pub use fronts::{FrontHandle, Fronts, Jobs, PlacedFront};
-pub use placement::{Placement, Seat};
+pub use fronts::{FrontHandle, Fronts, Jobs, Ways};
 
 use crate::context::HostShared;
-use crate::iscsi::IscsiServer;
-use crate::nbd::{self, NbdServer};
+use crate::iscsi::{IscsiPlaces, IscsiServer};
+use crate::nbd::{self, NbdPlaces, NbdServer};
 use crate::registry::{AttachStage, VolumeRegistry};
 use crate::settings::VolumeSettings;
 use crate::uplink::Router;
 use crate::volume::Volume;
 use anyhow::Result;
+use fronts::Others;
 use longhaul_base::pattern::Pattern;
 use longhaul_base::units::show_bytes;
 use longhaul_core::front::iscsi as target;
@@ -60,6 +60,8 @@ pub struct FrontSettings {
     pub target: target::Config,
     /// Rights of initiators.
     pub initiators: target::Access,
+    /// Places for clients, of all threads together.
+    pub places: (NbdPlaces, IscsiPlaces),
 }
 
 impl FrontSettings {
@@ -74,6 +76,8 @@ impl FrontSettings {
 
 /// The volumes of a front thread, and the servers of their clients.
 pub struct Front {
+    /// Number of the thread.
+    pub number: usize,
     /// The volumes.
     pub registry: Rc<VolumeRegistry>,
     /// Their NBD clients.
@@ -89,19 +93,24 @@ pub struct Front {
 impl Front {
     /// The front of this thread, number `number` of the host.
     pub fn start(
-        shared: &HostShared,
+        (shared, ways): (&HostShared, &Ways),
         number: usize,
         settings: FrontSettings,
         (client, events): (Client, UnboundedReceiver<LinkEvent>),
     ) -> Rc<Front> {
         let FrontSettings { volumes, on_demand, tls, clients, target, initiators, .. } = settings;
+        let (nbd_places, iscsi_places) = settings.places;
+        let several = target.has_others;
         let router = Rc::new(Router::new(client.clone()));
         let registry = VolumeRegistry::new(shared.clone(), number, volumes, router);
         registry.set_on_demand(on_demand);
-        let server = NbdServer::new(registry.clone(), tls, shared.nbd_places.clone());
+        let server = NbdServer::new(registry.clone(), tls, nbd_places);
         server.set_access(clients);
-        let places = shared.iscsi_places.clone();
-        let target = IscsiServer::new(registry.clone(), shared.clock, target, (initiators, places));
+        let rights = (initiators, iscsi_places);
+        let target = IscsiServer::new(registry.clone(), shared.clock, target, rights);
+        if several {
+            registry.set_others(Rc::new(Others { here: number, ways: ways.clone() }));
+        }
         registry.on_gone({
             let target = target.clone();
             move |name, why| target.volume_gone(name, why)
@@ -128,7 +137,7 @@ impl Front {
         tokio::task::spawn_local(target.clone().run());
         tokio::task::spawn_local(registry.clone().run_limits());
         let (hurry, ended) = (Notify::new(), Notify::new());
-        Rc::new(Front { registry, server, target, client, hurry, ended })
+        Rc::new(Front { number, registry, server, target, client, hurry, ended })
     }
 
     /// Does the jobs of other threads until the end of [`Front::end`].
@@ -251,7 +260,6 @@ fn farewell(registry: &VolumeRegistry) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nbd::NbdPlaces;
     use crate::null::{One, volume, volume_with};
     use crate::volume::Clock;
     use crate::volume::{Requester, Uplink};

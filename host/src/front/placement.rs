@@ -61,8 +61,8 @@ impl Placement {
         Seat { placement: self.clone(), volume, thread: place.thread }
     }
 
-    /// A seat of the volume of a name if this thread has it. The first thread may also take one that
-    /// nobody uses.
+    /// A seat of the volume of a name if this thread has it. The first thread may also take one
+    /// that nobody uses.
     pub fn sit_on(self: &Arc<Placement>, name: &str, thread: usize) -> Option<Seat> {
         let volume = snapshot_of(name).unwrap_or(name).to_owned();
         let places = &mut *self.lock();

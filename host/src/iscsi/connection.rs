@@ -1,8 +1,7 @@
 //! One connection of an initiator: its socket, on the front thread.
 
 use super::input::Input;
-use super::server::IscsiServer;
-use crate::front::{Front, FrontHandle, PlacedFront, Seat};
+use super::server::{IscsiHome, IscsiServer};
 use crate::stream::{MovedStream, Outbound, Reader, Writer, Written};
 use bytes::BytesMut;
 use longhaul_base::limits::{Place, Places, Stranger, Who};
@@ -18,7 +17,7 @@ use std::time::Duration;
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// An initiator's connection.
-pub(super) struct IscsiConnection {
+pub struct IscsiConnection {
     id: ConnectionId,
     peer: String,
     who: Who,
@@ -38,9 +37,7 @@ struct ConnectionState {
     closing: Option<CloseReason>,
     failed: Option<io::Error>,
     /// Another front thread has its volume.
-    moving: Option<(FrontHandle, Seat, MovedLogin)>,
-    /// Keeps the volume on this thread.
-    _seat: Option<Seat>,
+    moving: Option<(Box<dyn IscsiHome>, MovedLogin)>,
 }
 
 /// The part of a connection that only its task uses.
@@ -67,7 +64,6 @@ pub struct MovedIscsi {
     stream: MovedStream,
     input: BytesMut,
     stranger: Option<Stranger>,
-    seat: Seat,
     login: MovedLogin,
 }
 
@@ -102,7 +98,6 @@ impl IscsiConnection {
             server.new_id(),
             (peer.address.clone(), who),
             Outbound::new(writer),
-            None,
         );
         let stranger = Some(server.places.strangers.enter(who));
         let intake = Intake { reader, input: Input::new(), stranger };
@@ -111,24 +106,19 @@ impl IscsiConnection {
     }
 
     /// Goes on with a connection that another thread has begun.
-    pub(super) async fn resume(server: Rc<IscsiServer>, moved: MovedIscsi) {
-        let MovedIscsi { peer, who, stream, input, stranger, seat, login } = moved;
+    pub async fn resume(server: Rc<IscsiServer>, moved: MovedIscsi) {
+        let MovedIscsi { peer, who, stream, input, stranger, login } = moved;
         let (reader, out) = match stream.give() {
             Ok(stream) => stream,
             Err(error) => return tracing::warn!(peer, "iSCSI connection lost: {error}"),
         };
-        let connection = IscsiConnection::new(server.new_id(), (peer, who), out, Some(seat));
+        let connection = IscsiConnection::new(server.new_id(), (peer, who), out);
         let intake = Intake { reader, input: Input::from(input), stranger };
         let begin = move |now, target: &mut Target, id| target.handle_moved(now, id, login);
         connection.run_to_end(server, intake, begin).await;
     }
 
-    fn new(
-        id: ConnectionId,
-        (peer, who): (String, Who),
-        out: Outbound,
-        seat: Option<Seat>,
-    ) -> Rc<IscsiConnection> {
+    fn new(id: ConnectionId, (peer, who): (String, Who), out: Outbound) -> Rc<IscsiConnection> {
         Rc::new(IscsiConnection {
             id,
             peer,
@@ -142,7 +132,6 @@ impl IscsiConnection {
                 closing: None,
                 failed: None,
                 moving: None,
-                _seat: seat,
             }),
         })
     }
@@ -187,9 +176,9 @@ impl IscsiConnection {
     }
 
     /// Has its task send it to the thread that has its volume.
-    pub(super) fn send_to(&self, (front, seat): PlacedFront, login: MovedLogin) {
+    pub(super) fn send_to(&self, home: Box<dyn IscsiHome>, login: MovedLogin) {
         let mut state = self.state.borrow_mut();
-        state.moving = Some((front, seat, login));
+        state.moving = Some((home, login));
         state.kick();
     }
 
@@ -197,14 +186,11 @@ impl IscsiConnection {
         let lost = || io::Error::other("it could not move to the thread of its volume");
         let IscsiConnection { peer, who, state, .. } = Rc::into_inner(self).ok_or_else(lost)?;
         let state = state.into_inner();
-        let (front, seat, login) = state.moving.ok_or_else(lost)?;
+        let (home, login) = state.moving.ok_or_else(lost)?;
         let Intake { reader, input, stranger } = intake;
         let stream = MovedStream::take(reader, state.out)?;
-        let moved = MovedIscsi { peer, who, stream, input: input.bytes, stranger, seat, login };
-        let resume = move |front: Rc<Front>| async move {
-            tokio::task::spawn_local(IscsiConnection::resume(front.target.clone(), moved));
-        };
-        front.call(resume).await.map_err(io::Error::other)
+        let moved = MovedIscsi { peer, who, stream, input: input.bytes, stranger, login };
+        home.take_iscsi(moved).await
     }
 
     /// It has logged in: it takes one of the places, if there is one for where it comes from.

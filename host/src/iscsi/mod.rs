@@ -27,7 +27,10 @@ pub use access::{
     ConfiguredAccess, InitiatorChange, InitiatorRights, InitiatorRightsReport, config_table,
     new_token,
 };
+pub use connection::{IscsiConnection, MovedIscsi};
 pub use counters::Counters;
 pub use listen::Portal;
-pub use server::{IscsiPlaces, IscsiServer, OpenedVolume, ReservationError, Volumes, config};
+pub use server::{
+    IscsiHome, IscsiPlaces, IscsiServer, OpenedVolume, ReservationError, Volumes, config,
+};
 pub use sessions::SessionReport;

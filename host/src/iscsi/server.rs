@@ -1,8 +1,7 @@
 //! The target with all its connections: carries out what the target machine wants.
 
-use super::connection::IscsiConnection;
+use super::connection::{IscsiConnection, MovedIscsi};
 use super::counters::Counters;
-use crate::front::PlacedFront;
 use crate::volume::{Clock, Requester, Volume};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -16,6 +15,7 @@ use longhaul_core::front::iscsi::{
 use longhaul_core::front::scsi::{DeviceConfig, TokenSecret};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -74,13 +74,19 @@ impl Default for IscsiPlaces {
     }
 }
 
+/// Another front thread, which has a volume.
+pub trait IscsiHome {
+    /// Goes on with a connection there.
+    fn take_iscsi(self: Box<Self>, moved: MovedIscsi) -> LocalBoxFuture<'static, io::Result<()>>;
+}
+
 /// The volumes behind the protocol.
 pub trait Volumes {
     /// The front thread that has a volume, unless that is this one.
     ///
     /// # Errors
     /// If the thread cannot start.
-    fn elsewhere(&self, _name: &str) -> anyhow::Result<Option<PlacedFront>> {
+    fn elsewhere(&self, _name: &str) -> anyhow::Result<Option<Box<dyn IscsiHome>>> {
         Ok(None)
     }
 

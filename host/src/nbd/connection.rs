@@ -1,9 +1,8 @@
 //! One client's connection: drives its session, on the front thread.
 
 use super::access::Identity;
-use super::server::NbdServer;
+use super::server::{NbdHome, NbdServer};
 use crate::bitmaps::Bitmaps;
-use crate::front::{Front, FrontHandle, Seat};
 use crate::stream::{MovedStream, Outbound, Reader, Writer, Written};
 use crate::volume::{Requester, Volume};
 use bytes::BytesMut;
@@ -66,9 +65,7 @@ struct ConnectionState {
     stopping: bool,
     failed: Option<io::Error>,
     /// Another front thread has the export.
-    moving: Option<(FrontHandle, Seat, Lookup)>,
-    /// Keeps the volume on this thread.
-    seat: Option<Seat>,
+    moving: Option<(Box<dyn NbdHome>, Lookup)>,
 }
 
 /// The client's question for an export.
@@ -101,7 +98,6 @@ pub struct MovedNbd {
     raw: BytesMut,
     patience: Duration,
     stranger: Option<Stranger>,
-    seat: Seat,
     lookup: Lookup,
 }
 
@@ -147,10 +143,9 @@ impl NbdConnection {
             Err(error) => return tracing::warn!(peer, "NBD client dropped: {error}"),
         };
         let connection = NbdConnection::new(peer, session, out, client);
-        let MovedNbd { input, raw, patience, stranger, seat, lookup, .. } = moved;
+        let MovedNbd { input, raw, patience, stranger, lookup, .. } = moved;
         {
             let state = &mut *connection.state.borrow_mut();
-            state.seat = Some(seat);
             if server.stopping.get() {
                 state.session.handle_shutdown();
                 state.stopping = true;
@@ -182,7 +177,6 @@ impl NbdConnection {
                 stopping: false,
                 failed: None,
                 moving: None,
-                seat: None,
             }),
         })
     }
@@ -221,7 +215,7 @@ impl NbdConnection {
         // It has no volume yet, so nobody else has it.
         let NbdConnection { peer, state } = Rc::into_inner(self).ok_or_else(lost)?;
         let state = state.into_inner();
-        let (front, seat, lookup) = state.moving.ok_or_else(lost)?;
+        let (home, lookup) = state.moving.ok_or_else(lost)?;
         let Intake { who, reader, input, raw, patience, stranger } = intake;
         let moved = MovedNbd {
             peer,
@@ -233,13 +227,9 @@ impl NbdConnection {
             raw,
             patience,
             stranger,
-            seat,
             lookup,
         };
-        let resume = move |front: Rc<Front>| async move {
-            tokio::task::spawn_local(NbdConnection::resume(front.server.clone(), moved));
-        };
-        front.call(resume).await.map_err(io::Error::other)
+        home.take_nbd(moved).await
     }
 
     /// Whether the client uses the volume of this name.
@@ -558,10 +548,10 @@ impl NbdConnection {
                 Err(refused(&name))
             } else {
                 match exports.clone().elsewhere(name).await {
-                    Ok((name, Some((front, seat)))) => {
+                    Ok((name, Some(home))) => {
                         let state = &mut *this.state.borrow_mut();
                         let lookup = Lookup { name, entering, bitmaps };
-                        state.moving = Some((front, seat, lookup));
+                        state.moving = Some((home, lookup));
                         return state.kick();
                     }
                     Ok((name, None)) => exports.clone().open(name, entering).await,

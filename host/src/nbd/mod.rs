@@ -14,5 +14,6 @@ mod server;
 mod tests;
 
 pub use access::{Access, ClientChange, ClientRights, ClientRightsReport, Identity, load};
+pub use connection::{MovedNbd, NbdConnection};
 pub use listen::{Address, Listener, tls_config};
-pub use server::{Exports, NbdPlaces, NbdServer, export_info};
+pub use server::{Exports, FoundExport, NbdHome, NbdPlaces, NbdServer, export_info};

@@ -1,15 +1,15 @@
 //! The server of all NBD listeners: its connections, and what they may use.
 
 use super::access::{Access, Identity};
-use super::connection::NbdConnection;
+use super::connection::{MovedNbd, NbdConnection};
 use crate::bitmaps::Bitmaps;
-use crate::front::PlacedFront;
 use crate::volume::Volume;
 use futures_util::future::LocalBoxFuture;
 use longhaul_base::limits::{self, Places, Strangers, Who};
 use longhaul_core::front::nbd::{self, ExportEntry, ExportInfo, LookupError};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -31,6 +31,15 @@ impl Default for NbdPlaces {
     }
 }
 
+/// Another front thread, which has an export.
+pub trait NbdHome {
+    /// Goes on with a connection there.
+    fn take_nbd(self: Box<Self>, moved: MovedNbd) -> LocalBoxFuture<'static, io::Result<()>>;
+}
+
+/// The name of an export, and the thread that has it, unless that is this one.
+pub type FoundExport = (String, Option<Box<dyn NbdHome>>);
+
 /// The volumes behind the protocol.
 pub trait Exports {
     /// The name of an export, where an empty one is the default export, and the front thread that
@@ -38,7 +47,7 @@ pub trait Exports {
     fn elsewhere(
         self: Rc<Self>,
         name: String,
-    ) -> LocalBoxFuture<'static, Result<(String, Option<PlacedFront>), LookupError>> {
+    ) -> LocalBoxFuture<'static, Result<FoundExport, LookupError>> {
         Box::pin(async { Ok((name, None)) })
     }
 

@@ -164,10 +164,7 @@ impl VolumeRegistry {
         };
         for file in files.into_iter().filter(|file| file.released && file.delivered) {
             // Volumes of other threads are theirs.
-            let Some(_seat) = self.host.shared.placement.sit_on(&file.name, self.host.number)
-            else {
-                continue;
-            };
+            let Some(_seat) = self.host.sit(&file.name) else { continue };
             let busy = match self.entries.stage(&file.name) {
                 None => false,
                 Some(AttachStage::Attached(volume)) => {

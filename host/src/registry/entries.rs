@@ -1,7 +1,7 @@
 //! The volumes that somebody wants, by name: where each is on its way, and who wants it.
 
 use crate::failure::AttachFailure;
-use crate::front::Seat;
+use crate::front::placement::Seat;
 use crate::task::{AttachTask, Leaving};
 use crate::volume::Volume;
 use serde::{Deserialize, Serialize};
@@ -144,11 +144,6 @@ impl Entries {
     /// Whether the registry has the volume.
     pub fn contains(&self, name: &str) -> bool {
         self.by_name.borrow().contains_key(name)
-    }
-
-    /// The names of all volumes here.
-    pub fn names(&self) -> Vec<String> {
-        self.by_name.borrow().keys().cloned().collect()
     }
 
     /// Sets where a volume is on its way.

@@ -1,13 +1,13 @@
 //! The volumes that clients find: attached ones, and those that they may have attached.
 
 use super::entries::{AttachStage, Wish};
+use super::others::Home;
 use super::reservations::LOOKUP_LIMIT;
 use super::volume_registry::VolumeRegistry;
 use crate::bitmaps::Bitmaps;
 use crate::failure::AttachFailure;
-use crate::front::PlacedFront;
-use crate::iscsi::{OpenedVolume, ReservationError, Volumes};
-use crate::nbd::{Exports, export_info};
+use crate::iscsi::{IscsiHome, OpenedVolume, ReservationError, Volumes};
+use crate::nbd::{Exports, FoundExport, NbdHome, export_info};
 use crate::volume::{Volume, snapshot_of};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -45,6 +45,13 @@ impl VolumeRegistry {
             return Ok(self.begin(name, Wish::Client));
         }
         unknown(if on_demand { LookupErrorKind::OnEntry } else { LookupErrorKind::Unknown })
+    }
+
+    /// The thread that has the volume that a client asks for, unless that is this one.
+    fn place(&self, name: &str) -> anyhow::Result<Option<Box<dyn Home>>> {
+        let Some(others) = self.others.get() else { return Ok(None) };
+        let on_demand = self.on_demand.borrow().iter().any(|pattern| pattern.matches(name));
+        others.place(name, on_demand)
     }
 
     async fn lookup(
@@ -118,12 +125,9 @@ impl VolumeRegistry {
 
     /// The empty name means the only volume there is.
     async fn only_volume(&self) -> Result<String, LookupError> {
-        let mut names = match self.host.shared.fronts() {
-            Some(fronts) => {
-                let names = fronts.each(|front| async move { front.registry.entries.names() });
-                names.await.concat()
-            }
-            None => self.entries.names(),
+        let mut names = match self.others.get() {
+            Some(others) => others.names(false).await,
+            None => self.names(false),
         };
         names.pop().filter(|_| names.is_empty()).ok_or_else(|| LookupError {
             kind: LookupErrorKind::Unknown,
@@ -132,25 +136,25 @@ impl VolumeRegistry {
         })
     }
 
-    fn attached_here(&self) -> Vec<String> {
+    /// The names of the volumes of this thread, or of those that are `attached`.
+    pub fn names(&self, attached: bool) -> Vec<String> {
         let stages = self.stages().into_iter();
-        let attached = stages.filter(|(_, stage)| matches!(stage, AttachStage::Attached(_)));
-        attached.map(|(name, _)| name).collect()
+        let wanted = |stage: &AttachStage| !attached || matches!(stage, AttachStage::Attached(_));
+        stages.filter(|(_, stage)| wanted(stage)).map(|(name, _)| name).collect()
     }
 
     /// The attached volumes of all threads.
     async fn attached_names(&self) -> Vec<String> {
-        let Some(fronts) = self.host.shared.fronts() else { return self.attached_here() };
-        let names = fronts.each(|front| async move { front.registry.attached_here() });
-        let mut names = names.await.concat();
-        names.sort_unstable();
-        names
+        match self.others.get() {
+            Some(others) => others.names(true).await,
+            None => self.names(true),
+        }
     }
 }
 
 impl Volumes for VolumeRegistry {
-    fn elsewhere(&self, name: &str) -> anyhow::Result<Option<PlacedFront>> {
-        self.host.shared.elsewhere(name, self.host.number)
+    fn elsewhere(&self, name: &str) -> anyhow::Result<Option<Box<dyn IscsiHome>>> {
+        Ok(self.place(name)?.map(|home| home as Box<dyn IscsiHome>))
     }
 
     fn open(
@@ -177,11 +181,17 @@ impl Volumes for VolumeRegistry {
         asker: Asker,
         question: CopyQuestion,
     ) -> LocalBoxFuture<'static, Vec<(TargetId, CopyAnswer)>> {
-        Box::pin(self.ask_targets(asker, question))
+        match self.others.get() {
+            Some(others) => others.ask(asker, question),
+            None => Box::pin(async { Vec::new() }),
+        }
     }
 
     fn tell(self: Rc<Self>, to: TargetId, message: CopyMessage) -> LocalBoxFuture<'static, bool> {
-        Box::pin(self.tell_target(to, message))
+        match self.others.get() {
+            Some(others) => others.tell(to, message),
+            None => Box::pin(async { false }),
+        }
     }
 
     fn list(self: Rc<Self>) -> LocalBoxFuture<'static, Vec<String>> {
@@ -201,15 +211,14 @@ impl Exports for VolumeRegistry {
     fn elsewhere(
         self: Rc<Self>,
         name: String,
-    ) -> LocalBoxFuture<'static, Result<(String, Option<PlacedFront>), LookupError>> {
+    ) -> LocalBoxFuture<'static, Result<FoundExport, LookupError>> {
         Box::pin(async move {
             let name = if name.is_empty() { self.only_volume().await? } else { name };
-            let elsewhere = self.host.shared.elsewhere(&name, self.host.number);
-            let elsewhere = elsewhere.map_err(|error| LookupError {
+            let elsewhere = self.place(&name).map_err(|error| LookupError {
                 kind: LookupErrorKind::Policy,
                 message: format!("{error:#}"),
             })?;
-            Ok((name, elsewhere))
+            Ok((name, elsewhere.map(|home| home as Box<dyn NbdHome>)))
         })
     }
 

@@ -23,7 +23,6 @@
 mod attached;
 mod attaching;
 mod commands;
-mod copies;
 mod detaching;
 mod engine_events;
 mod entries;
@@ -32,12 +31,12 @@ mod link;
 mod link_events;
 mod lookup;
 mod observers;
+pub mod others;
 mod pins;
 mod recordings;
-mod remembered;
+pub mod remembered;
 mod reservations;
 mod volume_registry;
 
 pub use entries::{AttachStage, FencedBy};
-pub use remembered::RememberedVolumes;
 pub use volume_registry::VolumeRegistry;

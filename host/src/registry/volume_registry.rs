@@ -5,6 +5,7 @@ use super::entries::{AttachStage, Entries, FencedBy};
 use super::limits::VolumeLimits;
 use super::link::LinkWatch;
 use super::observers::Observers;
+use super::others::OtherThreads;
 use super::recordings::Recordings;
 use super::reservations::Reservations;
 use crate::context::{HostContext, HostShared};
@@ -17,7 +18,7 @@ use crate::volume::Volume;
 use anyhow::{Context as _, Result};
 use longhaul_base::pattern::Pattern;
 use longhaul_link::LinkStatus;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
 /// All volumes of a front thread.
@@ -31,6 +32,8 @@ pub struct VolumeRegistry {
     pub(super) recordings: Recordings,
     pub(super) reservations: Reservations,
     pub(super) observers: Observers,
+    /// The other threads of the host, if there may be any.
+    pub(super) others: OnceCell<Rc<dyn OtherThreads>>,
     /// Names of volumes that clients may have attached.
     pub(super) on_demand: RefCell<Vec<Pattern>>,
 }
@@ -54,6 +57,7 @@ impl VolumeRegistry {
             recordings: Recordings::new(state),
             reservations: Reservations::new(host.clone(), link.clone(), shutdown.clone()),
             observers: Observers::default(),
+            others: OnceCell::new(),
             on_demand: RefCell::default(),
             host,
             shutdown,
@@ -83,9 +87,9 @@ impl VolumeRegistry {
         self.on_demand.replace(patterns);
     }
 
-    /// The parts that all threads of the host share.
-    pub fn shared(&self) -> &HostShared {
-        &self.host.shared
+    /// Sets the view of the other threads. Only the first call counts.
+    pub fn set_others(&self, others: Rc<dyn OtherThreads>) {
+        let _ = self.others.set(others);
     }
 
     /// Where the host keeps descriptions and journals of volumes.

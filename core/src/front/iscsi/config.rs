@@ -35,8 +35,8 @@ pub struct Config {
     pub sessions_per_initiator: usize,
     /// Allow MD5 and SHA-1 for CHAP.
     pub weak_chap: bool,
-    /// Other targets of this host serve volumes behind the same portals. So the target asks for each
-    /// login where its volume is.
+    /// Other targets of this host serve volumes behind the same portals. So the target asks for
+    /// each login where its volume is.
     pub has_others: bool,
     /// Addresses of this target for SendTargets, as `address:port`. A portal that listens on all
     /// addresses is reported with the address that the initiator connected to.

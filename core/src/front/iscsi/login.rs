@@ -116,17 +116,6 @@ pub enum LoginStep {
     },
 }
 
-impl LoginStep {
-    /// The volume that it needs, for a login to one.
-    pub(super) fn volume(&self) -> Option<&str> {
-        match self {
-            LoginStep::Open { volume } => Some(volume),
-            LoginStep::Admit { identity, .. } => identity.volume.as_deref(),
-            LoginStep::Send(_) | LoginStep::Done(_) | LoginStep::Fail { .. } => None,
-        }
-    }
-}
-
 /// The refusal of a login.
 #[derive(Debug)]
 struct LoginRefusal {
@@ -747,12 +736,6 @@ impl Login {
         matches!(self.method, Some(Some(_)))
     }
 
-    /// Whether the initiator has proved with CHAP who it is.
-    #[must_use]
-    pub fn has_proof(&self) -> bool {
-        self.user().is_some()
-    }
-
     /// Refuses an initiator that has failed too often lately. It may come back after `wait`.
     pub fn handle_wait(&mut self, wait: Duration) -> LoginStep {
         let seconds = wait.as_secs() + 1;
@@ -780,7 +763,7 @@ impl Login {
         self.names.as_ref()?.target.as_ref()?.volume.clone()
     }
 
-    fn user(&self) -> Option<&str> {
+    pub(super) fn user(&self) -> Option<&str> {
         self.method.as_ref()?.as_ref()?.user()
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Promises: a record gets its address when the journal appends it, and keeps the address. A frame
 //! counts as written, or as stable, only after all frames before it. The journal overwrites only
-//! committed writes. After a failed write or sync it writes nothing more. Without a disk (write-through, or after a failure) the
-//! same structure works in memory: frames stay there until their commit.
+//! committed writes. After a failed write or sync it writes nothing more. Without a disk (write-
+//! through, or after a failure) the same structure works in memory: frames stay there until their
+//! commit.
 //!
 //! It must not know requests, the link, or the waiting clients. The volume tells it when to sync,
 //! and which writes the store has committed.

@@ -1,10 +1,10 @@
 //! A scripted world around one engine.
 //!
 //! The disk has a live and a durable image, and operations end in any order. A power cut keeps any
-//! subset of the unsynced pages. The store is an array that commits whole batches. The model knows the writes to each sector, in the
-//! order of their submission. The engine numbers them in that order, and every write here is one
-//! record. So write `n` has number `n`. A write that becomes several packed records counts as so
-//! many writes; they survive together or not at all.
+//! subset of the unsynced pages. The store is an array that commits whole batches. The model knows
+//! the writes to each sector, in the order of their submission. The engine numbers them in that
+//! order, and every write here is one record. So write `n` has number `n`. A write that becomes
+//! several packed records counts as so many writes; they survive together or not at all.
 
 use super::disk::Disk;
 use super::store::Store;

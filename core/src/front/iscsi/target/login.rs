@@ -85,7 +85,7 @@ impl Target {
         let Some(ConnectionPhase::Login(entry)) = self.connections.remove(&id) else { return None };
         self.timers.remove(&(entry.limit, Timer::Login(id)));
         // This target has counted its failures.
-        if let Some(initiator) = entry.login.initiator().filter(|_| entry.login.has_proof()) {
+        if let Some(initiator) = entry.login.initiator().filter(|_| entry.login.user().is_some()) {
             self.failures.handle_success(&entry.peer.address, initiator);
         }
         Some(MovedLogin(entry))
@@ -119,7 +119,7 @@ impl Target {
             let window = self.window_of(entry.tsih, entry.cmd_sn);
             let Some(ConnectionPhase::Login(entry)) = self.connections.get_mut(&id) else { return };
             if !entry.placed
-                && let Some(volume) = step.volume().map(str::to_owned)
+                && let Some(volume) = volume_of(&step).map(str::to_owned)
             {
                 entry.placing = Some(step);
                 self.events.push_back(Event::Place { connection: id, volume });
@@ -402,4 +402,13 @@ impl Target {
 /// nexus.
 fn is_same_port(a: &Identity, b: &Identity) -> bool {
     a.initiator == b.initiator && a.isid == b.isid && a.volume == b.volume
+}
+
+/// The volume that a step needs, for a login to one.
+fn volume_of(step: &LoginStep) -> Option<&str> {
+    match step {
+        LoginStep::Open { volume } => Some(volume),
+        LoginStep::Admit { identity, .. } => identity.volume.as_deref(),
+        LoginStep::Send(_) | LoginStep::Done(_) | LoginStep::Fail { .. } => None,
+    }
 }
