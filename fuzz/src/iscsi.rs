@@ -202,7 +202,7 @@ pub fn config() -> Config {
         login_limit: Duration::from_secs(15),
         sessions_per_initiator: 4,
         weak_chap: false,
-        has_others: false,
+        has_others: true,
         portals: vec!["127.0.0.1:3260".into()],
     }
 }
@@ -293,6 +293,14 @@ impl World {
     fn pump(&mut self) {
         while let Some(event) = self.target.poll_event() {
             match event {
+                // The other targets have no volume.
+                Event::Place { connection, .. } => self.target.handle_placed(self.now, connection),
+                Event::Ask { copy, .. } => self.target.handle_answers(self.now, copy, Vec::new()),
+                Event::Tell { target, message } => {
+                    if let Some(answer) = message.undelivered() {
+                        self.target.handle_told(self.now, target, answer);
+                    }
+                }
                 Event::Open { volume } => {
                     let result = match volume.as_str() {
                         "v" => Ok(device(512, Bytes::new())),
