@@ -218,6 +218,7 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         listener.abort();
     }
     let limit = args.process.drain_limit;
+    fronts.close();
     let mut ended = std::pin::pin!(fronts.each(move |front| front.end(limit)));
     tokio::select! {
         _ = &mut ended => {}

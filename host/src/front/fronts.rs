@@ -80,8 +80,14 @@ type Start = Box<dyn Fn(usize, Jobs) -> Result<JoinHandle<()>> + Send + Sync>;
 /// All front threads. A thread starts with its first volume.
 pub struct Fronts {
     placement: Arc<Placement>,
-    threads: Mutex<Vec<Option<FrontThread>>>,
+    threads: Mutex<Threads>,
     start: Start,
+}
+
+struct Threads {
+    by_number: Vec<Option<FrontThread>>,
+    /// The host is stopping.
+    closed: bool,
 }
 
 struct FrontThread {
@@ -93,21 +99,31 @@ struct FrontThread {
 impl Fronts {
     /// The first thread, and `start` for the others.
     pub fn new(placement: Arc<Placement>, first: FrontHandle, start: Start) -> Fronts {
-        let mut threads: Vec<_> = (0..placement.threads()).map(|_| None).collect();
-        threads[0] = Some(FrontThread { handle: first, thread: None });
-        Fronts { placement, threads: Mutex::new(threads), start }
+        let mut by_number: Vec<_> = (0..placement.threads()).map(|_| None).collect();
+        by_number[0] = Some(FrontThread { handle: first, thread: None });
+        let threads = Mutex::new(Threads { by_number, closed: false });
+        Fronts { placement, threads, start }
+    }
+
+    /// No thread starts any more. One that did could miss the end of the others.
+    pub fn close(&self) {
+        self.lock().closed = true;
     }
 
     /// The thread that has the volume of a name, or is to have it, with the seat that keeps it
     /// there.
     ///
     /// # Errors
-    /// If the thread cannot start.
+    /// If the thread cannot start, or the host is stopping.
     pub fn of(&self, name: &str) -> Result<(FrontHandle, Seat)> {
         let seat = self.placement.sit(name);
-        let place = &mut self.lock()[seat.thread()];
+        let threads = &mut *self.lock();
+        let place = &mut threads.by_number[seat.thread()];
         if let Some(front) = place {
             return Ok((front.handle.clone(), seat));
+        }
+        if threads.closed {
+            return Err(FrontGone.into());
         }
         let (handle, jobs) = FrontHandle::new();
         let thread = (self.start)(seat.thread(), jobs).context("cannot start a front thread")?;
@@ -128,12 +144,12 @@ impl Fronts {
 
     /// The thread of a number, if it has started.
     pub fn get(&self, number: usize) -> Option<FrontHandle> {
-        self.lock().get(number)?.as_ref().map(|front| front.handle.clone())
+        self.lock().by_number.get(number)?.as_ref().map(|front| front.handle.clone())
     }
 
     /// The threads that have started, in their order.
     pub fn started(&self) -> Vec<FrontHandle> {
-        self.lock().iter().flatten().map(|front| front.handle.clone()).collect()
+        self.lock().by_number.iter().flatten().map(|front| front.handle.clone()).collect()
     }
 
     /// Has all threads do the same, and collects the results. A thread that has ended has none.
@@ -151,7 +167,10 @@ impl Fronts {
 
     /// Waits for the threads beside the first, which have to end by themselves.
     pub fn join(&self) {
-        let threads: Vec<_> = self.lock().iter_mut().skip(1).filter_map(Option::take).collect();
+        let others = |threads: &mut Threads| -> Vec<FrontThread> {
+            threads.by_number.iter_mut().skip(1).filter_map(Option::take).collect()
+        };
+        let threads = others(&mut self.lock());
         for thread in threads.into_iter().filter_map(|front| front.thread) {
             // It has reported its panic already.
             let _ = thread.join();
@@ -159,7 +178,7 @@ impl Fronts {
     }
 
     /// A panic with the lock held leaves a list of whole entries behind.
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<FrontThread>>> {
+    fn lock(&self) -> MutexGuard<'_, Threads> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -253,5 +272,37 @@ impl IscsiHome for PlacedFront {
             };
             front.call(resume).await.map_err(io::Error::other)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn threads_start_with_their_volumes_and_not_while_the_host_stops() {
+        let started = Arc::new(AtomicUsize::new(0));
+        let fronts = Fronts::new(Placement::new(3), FrontHandle::new().0, {
+            let started = started.clone();
+            Box::new(move |_, jobs| {
+                started.fetch_add(1, Ordering::Relaxed);
+                Ok(std::thread::spawn(move || drop(jobs)))
+            })
+        });
+        let (_, first) = fronts.of("a").unwrap();
+        let (_, unknown) = fronts.of_known("nothing").unwrap();
+        assert_eq!((first.thread(), unknown.thread(), started.load(Ordering::Relaxed)), (0, 0, 0));
+        let (_, second) = fronts.of("b").unwrap();
+        let (_, again) = fronts.of("b").unwrap();
+        assert_eq!((second.thread(), again.thread(), started.load(Ordering::Relaxed)), (1, 1, 1));
+        fronts.close();
+        assert!(fronts.of("b").is_ok(), "it runs already");
+        let refused = fronts.of("c").err().unwrap().to_string();
+        assert_eq!(
+            (refused.as_str(), started.load(Ordering::Relaxed)),
+            ("the host is stopping", 1)
+        );
+        fronts.join();
     }
 }

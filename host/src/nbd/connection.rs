@@ -276,15 +276,16 @@ impl NbdConnection {
         let mut _place = None;
         loop {
             self.turn(server, &this, input, raw)?;
-            let (ready, looking_up, ended) = {
+            let (ready, looking_up, ended, moves) = {
                 let state = self.state.borrow();
                 let idle = state.stopping && state.session.inflight().requests == 0;
-                (state.ready, state.looking_up, state.closing.is_some() || idle)
+                let ended = state.closing.is_some() || idle;
+                (state.ready, state.looking_up, ended, state.moving.is_some())
             };
             if ended {
                 return self.finish().await.map(Some);
             }
-            if self.state.borrow().moving.is_some() {
+            if moves {
                 return Ok(None);
             }
             if ready && stranger.take().is_some() {
