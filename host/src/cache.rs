@@ -14,7 +14,7 @@ pub use super::state::cache_path as path;
 
 use anyhow::{Context as _, Result};
 use longhaul_base::cache_file::{fitting, run_load};
-use longhaul_base::disk::Disk;
+use longhaul_base::disk::OrderedDisk;
 use longhaul_base::files::free_bytes;
 use longhaul_base::units::show_bytes;
 use longhaul_core::block::VolumeId;
@@ -34,7 +34,7 @@ pub struct CacheFile {
     /// For the engine.
     pub cache: Cache,
     /// Where its operations go.
-    pub disk: Disk,
+    pub disk: OrderedDisk,
     /// What is pinned.
     pub pins: Pins,
 }
@@ -114,7 +114,7 @@ fn open_file(
         started.elapsed().as_secs_f64()
     );
     let names = path.with_extension("").display().to_string();
-    let disk = Disk::start(vec![file], names, None).context("cannot start its thread")?;
+    let disk = OrderedDisk::new(vec![file], names);
     let pins = super::pins::load(dir).unwrap_or_else(|error| {
         tracing::warn!(volume = name, "nothing is pinned: {error:#}; pin it again");
         Pins::default()

@@ -8,7 +8,7 @@ use super::failure::AttachFailure;
 use super::version_table::{create_files, head, memory, start_disk};
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use longhaul_base::disk::Disk;
+use longhaul_base::disk::OrderedDisk;
 use longhaul_base::files;
 use longhaul_base::units::show_bytes;
 use longhaul_core::block::{Range, SECTOR_BYTES, Seq, VolumeId};
@@ -38,7 +38,7 @@ enum LearnedTable {
 /// A table on the way.
 pub struct TableInProgress {
     learner: Learner,
-    disk: Disk,
+    disk: OrderedDisk,
     dir: PathBuf,
     committed: Seq,
     told: Instant,
@@ -83,7 +83,7 @@ impl TableInProgress {
         let begin = move || {
             let files = create_files(&dir, &head, true)?;
             let learner = Learner::new(head, memory()).context("a version table has no key")?;
-            let disk = start_disk(&dir, files)?;
+            let disk = start_disk(&dir, files);
             Ok(TableInProgress { learner, disk, dir, committed, told: Instant::now() })
         };
         tokio::task::spawn_blocking(begin).await.context("the thread for files failed")?

@@ -12,7 +12,7 @@
 
 use super::state::StateDir;
 use anyhow::{Context as _, Result};
-use longhaul_base::disk::Disk;
+use longhaul_base::disk::OrderedDisk;
 use longhaul_base::files;
 use longhaul_core::block::{Range, VolumeId};
 use longhaul_core::host::versions::{
@@ -31,7 +31,7 @@ pub struct VersionTable {
     /// For the engine.
     pub versions: Versions,
     /// Where its operations go.
-    pub disk: Disk,
+    pub disk: OrderedDisk,
 }
 
 /// A name for the state that an operator accepts: valid for this state of the table, not for later
@@ -138,10 +138,10 @@ pub fn memory() -> u64 {
     Config::new(Mode::WriteThrough).versions_bytes
 }
 
-/// Starts what carries out the operations on files of a table.
-pub fn start_disk(dir: &Path, files: Vec<File>) -> Result<Disk> {
+/// The disk that carries out the operations on files of a table.
+pub fn start_disk(dir: &Path, files: Vec<File>) -> OrderedDisk {
     let names = dir.join("versions").display().to_string();
-    Disk::start_sparse(files, names).context("cannot start its thread")
+    OrderedDisk::sparse(files, names)
 }
 
 /// Opens the files of a table, or makes them.
@@ -159,7 +159,7 @@ pub fn open_files(
     let versions = Versions::new(head, committed, forgotten, memory());
     let versions =
         versions.with_context(|| format!("the version table in {} has no key", dir.display()))?;
-    Ok(VersionTable { versions, disk: start_disk(dir, files)? })
+    Ok(VersionTable { versions, disk: start_disk(dir, files) })
 }
 
 /// Works out the root of a table that is at rest; `None` if it does not know the version of every

@@ -9,7 +9,7 @@ use super::cache::CacheFile;
 use super::metrics::{RequestKind, StageTimes, VolumeMetrics};
 use super::version_table::VersionTable;
 use bytes::Bytes;
-use longhaul_base::disk::{Disk, DiskCounters};
+use longhaul_base::disk::{DiskCounters, JournalDisk, OrderedDisk};
 use longhaul_base::units::show_bytes;
 use longhaul_core::block::{BlockError, Reply, Request, Seq, Time, VolumeId};
 use longhaul_core::host::cache::Pins;
@@ -70,7 +70,7 @@ pub trait Uplink {
 /// Where the journal is.
 pub enum Backing {
     /// On a disk.
-    Disk(Disk),
+    Disk(Box<JournalDisk>),
     /// Nowhere: every write waits for the store.
     None,
     /// In memory, for measurements: a write is done after its copy.
@@ -215,9 +215,9 @@ struct VolumeParts {
     engine: engine::Volume,
     backing: Backing,
     /// Where the read cache is, if there is one.
-    cache: Option<Disk>,
+    cache: Option<OrderedDisk>,
     /// Where the version table is, if there is one.
-    versions: Option<Disk>,
+    versions: Option<OrderedDisk>,
     requests: Requests,
     metrics: VolumeMetrics,
     asked: StoreRequests,
@@ -522,7 +522,7 @@ impl Volume {
             }
         };
         let watch_cache = || {
-            let done = self.inner.borrow().cache.as_ref().map(Disk::watch);
+            let done = self.inner.borrow().cache.as_ref().map(OrderedDisk::watch);
             async move {
                 match done {
                     Some(done) => done.await,
@@ -531,7 +531,7 @@ impl Volume {
             }
         };
         let watch_versions = || {
-            let done = self.inner.borrow().versions.as_ref().map(Disk::watch);
+            let done = self.inner.borrow().versions.as_ref().map(OrderedDisk::watch);
             async move {
                 match done {
                     Some(done) => done.await,
@@ -558,7 +558,7 @@ impl Volume {
         let now = self.clock.now();
         {
             let inner = &mut *self.inner.borrow_mut();
-            let Backing::Disk(disk) = &inner.backing else { return };
+            let Backing::Disk(disk) = &mut inner.backing else { return };
             for result in disk.take_results() {
                 inner.engine.handle_disk(now, result);
             }
@@ -570,7 +570,7 @@ impl Volume {
         let now = self.clock.now();
         {
             let inner = &mut *self.inner.borrow_mut();
-            let Some(cache) = &inner.cache else { return };
+            let Some(cache) = &mut inner.cache else { return };
             for result in cache.take_results() {
                 inner.engine.handle_cache(now, result);
             }
@@ -582,7 +582,7 @@ impl Volume {
         let now = self.clock.now();
         {
             let inner = &mut *self.inner.borrow_mut();
-            let Some(versions) = &inner.versions else { return };
+            let Some(versions) = &mut inner.versions else { return };
             for result in versions.take_results() {
                 inner.engine.handle_versions(now, result);
             }

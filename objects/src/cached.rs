@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
 use longhaul_base::cache_file::{fitting, run_load};
-use longhaul_base::disk::Disk;
+use longhaul_base::disk::OrderedDisk;
 use longhaul_base::files;
 use longhaul_base::files::free_bytes;
 use longhaul_base::random;
@@ -57,7 +57,7 @@ struct Shared {
 
 struct State {
     cache: ObjectCache,
-    disk: Disk,
+    disk: OrderedDisk,
     waiting: HashMap<u64, oneshot::Sender<Option<Bytes>>>,
     /// Look-ups that [`Objects::try_read`] began and could not finish, for the read that follows.
     begun: Vec<(ObjectId, Range<u64>, oneshot::Receiver<Option<Bytes>>)>,
@@ -146,7 +146,7 @@ fn open(dir: &Path, installation: u128, wanted: u64) -> Result<Option<State>> {
         started.elapsed().as_secs_f64()
     );
     let names = path.with_extension("").display().to_string();
-    let disk = Disk::start(vec![file], names, None).context("cannot start its thread")?;
+    let disk = OrderedDisk::new(vec![file], names);
     Ok(Some(State {
         cache,
         disk,

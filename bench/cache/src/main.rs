@@ -8,15 +8,9 @@
 //! on disk at least every 32 misses, so that no queue overflows. foyer has as little of its memory
 //! tier as its shards allow, since the comparison is about hits on disk.
 
-#[path = "../../../base/src/disk.rs"]
-#[allow(dead_code)]
-mod disk;
 mod foyers;
 #[path = "../../../core/src/cache/generate.rs"]
 mod generate;
-#[path = "../../../base/src/histogram.rs"]
-#[allow(dead_code)]
-mod histogram;
 mod measure;
 mod ours;
 

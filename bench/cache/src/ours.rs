@@ -1,9 +1,9 @@
 //! The read cache of longhaul, driven as a host does.
 
-use crate::disk::Disk;
 use crate::{Contender, LINE};
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
+use longhaul_base::disk::OrderedDisk;
 use longhaul_core::block::{Range, ReadPiece, Time, VolumeId};
 use longhaul_core::cache::{Cache, Found, Geometry, LINE_SECTORS, Load, Outcome, Reader, Source};
 use longhaul_core::host::{DiskOperation, DiskResult};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 pub struct Ours {
     cache: Cache,
-    disk: Disk,
+    disk: OrderedDisk,
     origin: Instant,
     under_way: usize,
     read: Option<Bytes>,
@@ -39,7 +39,7 @@ impl Ours {
         cache.set_interval(Duration::from_secs(10));
         // The store's answer about changes: none here, to see what the file alone knows.
         cache.handle_changes(Time(0), &Changes::Ranges(Vec::new()));
-        let disk = Disk::start(vec![file], path.display().to_string(), None)?;
+        let disk = OrderedDisk::new(vec![file], path.display().to_string());
         Ok(Ours { cache, disk, origin: Instant::now(), under_way: 0, read: None })
     }
 

@@ -56,7 +56,11 @@ fn nothing_is_missing(mut site: Site, host: &mut Host, history: &History) {
 /// `at_store`: whether a flush promises what the store holds, not what the journal does.
 fn host_crashes(protocol: Protocol, flags: &[&str], at_store: bool, rounds: u64) {
     let site = Site::with_volume("disk", MIB).over(protocol);
-    let mut host = site.host("host").with(flags.iter().copied());
+    let host = site.host("host").with(flags.iter().copied());
+    crashes(site, host, at_store, rounds);
+}
+
+fn crashes(site: Site, mut host: Host, at_store: bool, rounds: u64) {
     let mut history = History::new(BLOCKS);
     let mut rng = fastrand::Rng::with_seed(seed());
     for round in 0..rounds {
@@ -99,6 +103,14 @@ fn host_crashes(protocol: Protocol, flags: &[&str], at_store: bool, rounds: u64)
 #[test]
 fn host_is_killed() {
     host_crashes(Protocol::Nbd, &[], false, rounds(20));
+}
+
+/// As where the kernel or a sandbox refuses an io_uring.
+#[test]
+fn host_without_io_uring_is_killed() {
+    let site = Site::with_volume("disk", MIB);
+    let host = site.host("host").with_variable("LONGHAUL_IO_URING", "off");
+    crashes(site, host, false, rounds(8));
 }
 
 #[test]

@@ -21,9 +21,8 @@ use std::time::Instant;
 pub struct OpenedJournal {
     pub(super) files: Vec<File>,
     pub(super) recovered: Recovered,
-    /// The first file to zero in the background. This and all later files hold no frame. And the
-    /// same files, opened once more.
-    pub(super) zero: (u32, Vec<File>),
+    /// The first file to zero in the background. This and all later files hold no frame.
+    pub(super) zero_from: u32,
     pub(super) kept: KeptJournal,
     /// This attach made it, and nobody has used it.
     made: bool,
@@ -124,16 +123,8 @@ fn create(state: &StateDir, info: &VolumeInfo, shape: JournalShape) -> Result<Op
     tracing::info!(volume = info.name, "made a journal of {size} in {took:.2} s");
     let files = state.open_journal(&file)?;
     let recovered = Recovered::empty(geometry, number, info.id);
-    let zero = fresh_files(state, &file, 1)?;
     let kept = KeptJournal::unread(file);
-    Ok(OpenedJournal { files, recovered, zero, kept, made: true })
-}
-
-fn fresh_files(state: &StateDir, file: &VolumeFile, from: u32) -> Result<(u32, Vec<File>)> {
-    if from >= file.journal.files {
-        return Ok((from, Vec::new()));
-    }
-    Ok((from, state.open_journal(file)?.split_off(from as usize)))
+    Ok(OpenedJournal { files, recovered, zero_from: 1, kept, made: true })
 }
 
 fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<OpenedJournal> {
@@ -171,9 +162,9 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
             show_bytes(file.journal.bytes())
         );
     }
-    let zero = fresh_files(state, &file, report.files_reached.max(zeroed_files(&dir, &file)))?;
+    let zero_from = report.files_reached.max(zeroed_files(&dir, &file));
     let kept = KeptJournal::read(file, &files, report);
-    Ok(OpenedJournal { files, recovered, zero, kept, made: false })
+    Ok(OpenedJournal { files, recovered, zero_from, kept, made: false })
 }
 
 /// Makes reads of a journal return the content of its disk.

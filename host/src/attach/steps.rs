@@ -12,8 +12,7 @@ use crate::task::AttachTask;
 use crate::version_table::VersionTable;
 use crate::versions;
 use crate::volume::{Backing, Volume, snapshot_of};
-use anyhow::Context as _;
-use longhaul_base::disk::{Disk, Zero};
+use longhaul_base::disk::{JournalDisk, Zero};
 use longhaul_core::block::VolumeId;
 use longhaul_core::host::{self as engine, Event};
 use longhaul_core::pack::{Keys, Packing};
@@ -249,7 +248,7 @@ fn start(
     let journal = opened.as_ref().map(|opened| opened.kept.file.journal_id.clone());
     let (mode, recovered, backing) = match opened {
         None => (engine::Mode::WriteThrough, None, Backing::None),
-        Some(OpenedJournal { kept, files, recovered, zero: (from, fresh), .. }) => {
+        Some(OpenedJournal { kept, files, recovered, zero_from, .. }) => {
             let KeptJournal { mut file, .. } = kept;
             file.name = name.into();
             file.epoch = attached.epoch;
@@ -270,10 +269,9 @@ fn start(
                     tracing::debug!("zeroes will be written again: {error:#}");
                 }
             });
-            let disk = Disk::start(files, names, Some(Zero { from, files: fresh, done }))
-                .context("cannot start the thread of a journal")?;
+            let disk = JournalDisk::start(files, names, Some(Zero { from: zero_from, done }));
             let mode = engine::Mode::Journal(recovered.geometry);
-            (mode, Some(recovered), Backing::Disk(disk))
+            (mode, Some(recovered), Backing::Disk(Box::new(disk)))
         }
     };
     let config = engine::Config {

@@ -12,8 +12,9 @@ fn a_journal_is_read_from_its_disk() {
     let path = journal_path(dir.path(), 0);
     std::fs::write(&path, vec![7; 4 << 20]).unwrap();
     let file = File::open(&path).unwrap();
-    // What reads of this thread took from disks, by proc_pid_io(5). A read with RWF_NOWAIT would not
-    // do: a page that is not in memory is read ahead, and a quick disk ends that in time.
+    // proc_pid_io(5) counts the bytes that reads of this thread took from disks. A read with
+    // RWF_NOWAIT would not do: it starts reading a missing page ahead, and a quick disk ends that
+    // in time.
     let from_disk = || {
         let taken = || -> u64 {
             let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
