@@ -406,7 +406,10 @@ impl Recovery {
             self.report.headers += 1;
             self.report.files_reached = self.report.files_reached.max(asked.file + 1);
             self.newest_incarnation = self.newest_incarnation.max(frame.incarnation);
-            if frame.tail.addr > self.tail.addr || self.report.headers == 1 {
+            // Two frames may name one tail and differ in the writes before it. The host had lost
+            // frames that the store has, and has gone on there. Only the later one knows of that.
+            let place = |tail: &FrameRef| (tail.addr, tail.before);
+            if place(&frame.tail) > place(&self.tail) || self.report.headers == 1 {
                 self.tail = frame.tail;
                 self.tail_epoch = frame.epoch;
             }

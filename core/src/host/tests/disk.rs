@@ -5,6 +5,7 @@ use crate::host::journal::{Geometry, JournalError, Recovered, create_plan};
 use crate::host::{DiskOperation, DiskResult};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+#[derive(Clone)]
 pub struct Disk {
     pub live: Vec<Vec<u8>>,
     pub durable: Vec<Vec<u8>>,

@@ -106,6 +106,53 @@ fn a_fresh_journal_says_nothing() {
     assert_eq!(recovered.state(), None);
 }
 
+/// The host comes back with less than the store has. So its next frame does not follow the last one
+/// by number, and says so. Frames from before the power cut know nothing of that.
+#[test]
+fn the_newest_word_about_the_tail_counts() {
+    let mut world = journal(3, 3);
+    let lost = world.disk.clone();
+    world.link_up();
+    world.settle();
+    world.write(40, 8, false);
+    world.settle();
+    assert_eq!(world.store.committed, 4);
+    world.disk = lost;
+    let recovered = world.recovered().unwrap();
+    assert_eq!(recovered.last, 3);
+    let old = FrameHeader {
+        journal: JOURNAL,
+        incarnation: recovered.incarnation,
+        body_bytes: 0,
+        addr: SMALL.ring(),
+        number: recovered.number + 7,
+        epoch: 1,
+        first_seq: 40,
+        last_seq: 40,
+        tail: FrameRef {
+            addr: recovered.end,
+            number: recovered.number,
+            prev_crc: recovered.prev_crc,
+            before: 3,
+        },
+        synced_addr: 0,
+        prev_crc: 0,
+    };
+    world.restart(recovered);
+    world.settle();
+    world.link_down();
+    world.write(40, 8, true);
+    world.poll();
+    while world.finish_mutation() {
+        world.poll();
+    }
+    assert_eq!(world.disk.recover().unwrap().last, 5);
+    // One more lap, at the place of the first frame.
+    let mut files = world.disk.live.clone();
+    old.encode_to(&mut files[0][4096..4096 + 128]);
+    assert_eq!(recover(&files).unwrap().last, 5, "an acknowledged write is lost");
+}
+
 #[test]
 fn a_torn_tail_is_dropped() {
     let mut world = journal(5, 0);
