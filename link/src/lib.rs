@@ -42,10 +42,12 @@ pub mod relay;
 pub mod request;
 mod sessions;
 mod sockets;
+mod steer;
 mod stripe;
 pub mod tcp;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod timeouts;
 mod tls;
 pub mod transport;
@@ -57,4 +59,5 @@ pub use listener::{Door, Listener, ListenerEvent};
 pub use principal::party;
 pub use request::Requests;
 pub use sockets::Sockets;
+pub use steer::SOCKETS_MAX;
 pub use timeouts::{CONNECT_TIMEOUT, IDLE_TIMEOUT, KEEP_ALIVE, SETUP_TIMEOUT};

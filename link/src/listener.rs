@@ -11,7 +11,7 @@
 use super::answers::{Answers, Budgets};
 use super::error::{CloseCode, LinkError};
 use super::lane::{Backlog, FrameReader, Queued, send_all};
-use super::quic::{Acceptor, Arriving};
+use super::quic::{Acceptor, AcceptorSocket, Arriving};
 use super::tcp;
 use super::timeouts::SETUP_TIMEOUT;
 use super::transport::{Connection, LaneStreams};
@@ -78,7 +78,7 @@ pub enum ListenerEvent {
 
 /// Accepts hosts with valid credentials.
 pub struct Listener {
-    acceptor: Arc<Acceptor>,
+    acceptor: Box<Acceptor>,
     events: Receiver<ListenerEvent>,
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
@@ -211,8 +211,7 @@ impl Shared {
 }
 
 impl Listener {
-    /// Accepts what arrives at `acceptor`; tells hosts the addresses `stores`. Runs in the current
-    /// tokio runtime.
+    /// Accepts what arrives at `acceptor`, in its threads; tells hosts the addresses `stores`.
     pub fn start(acceptor: Acceptor, issued: Arc<Issued>, stores: Vec<String>) -> Listener {
         Self::with_versions(acceptor, issued, stores, (MIN_VERSION, MAX_VERSION))
     }
@@ -239,17 +238,18 @@ impl Listener {
             next: AtomicU64::new(1),
             refusals: OnceLock::new(),
         });
-        let acceptor = Arc::new(acceptor);
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(acceptor.clone(), shared.clone()));
+        for (socket, runtime) in acceptor.sockets() {
+            tasks.spawn_on(accept(socket.clone(), shared.clone()), runtime);
+        }
         tasks.spawn(withdraw(shared.clone()));
-        Listener { acceptor, events, shared, tasks }
+        Listener { acceptor: Box::new(acceptor), events, shared, tasks }
     }
 
-    /// Accepts what arrives over TCP, too.
+    /// Accepts what arrives over TCP, too, in the runtime of [`Acceptor::runtime`].
     pub fn add_tcp(&mut self, mut acceptor: tcp::Acceptor) {
         let shared = self.shared.clone();
-        self.tasks.spawn(async move {
+        let accepted = async move {
             let mut tasks = JoinSet::new();
             while let Some(arrived) = acceptor.accept().await {
                 let connection = match arrived {
@@ -262,7 +262,8 @@ impl Listener {
                 tasks.spawn(admit(connection.into(), shared.clone()));
                 while tasks.try_join_next().is_some() {}
             }
-        });
+        };
+        self.tasks.spawn_on(accepted, &self.acceptor.runtime());
     }
 
     /// Reports each refused client from now on. Only the first caller gets the reports.
@@ -457,9 +458,9 @@ impl Door {
     }
 }
 
-async fn accept(acceptor: Arc<Acceptor>, shared: Arc<Shared>) {
+async fn accept(socket: AcceptorSocket, shared: Arc<Shared>) {
     let mut tasks = JoinSet::new();
-    while let Some(arriving) = acceptor.accept().await {
+    while let Some(arriving) = socket.accept().await {
         tasks.spawn(authenticate(arriving, shared.clone()));
         while tasks.try_join_next().is_some() {}
     }

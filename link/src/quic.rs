@@ -8,29 +8,30 @@
 //! bounds the bytes of a lane in the sender's buffer. So an unread drain never takes the room of a
 //! read: the windows of the connection hold all lanes at once.
 
+mod accept;
+
+pub use accept::{Acceptor, AcceptorSocket, Arriving};
+
 use super::congestion;
-use super::ends::{client_error, server_error, write_error};
+use super::ends::{client_error, write_error};
 use super::error::{CloseCode, LinkError};
 use super::first::First;
-use super::sessions::{Remembered, SESSIONS_KEPT, Seen};
+use super::sessions::Remembered;
+use super::steer::Steering;
 use super::stripe::{self, Receiving, Sending};
 use super::timeouts::{IDLE_TIMEOUT, KEEP_ALIVE, SETUP_TIMEOUT};
 use super::tls;
 use super::transport::{Connection, LaneStreams, Lanes, Statistics};
 use super::transport::{lane_number, priority};
-use crate::credential::{self, Credential, Issued, SERVER_NAME, ServerIdentity};
-use anyhow::{Context as _, Result};
+use crate::credential::{Credential, SERVER_NAME};
+use anyhow::Result;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::Shared;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use longhaul_base::limits::{
-    HANDSHAKE_LIMIT, MAX_SESSIONS, MAX_STORE_SESSIONS, MAX_STRANGERS, MAX_STRANGERS_OF_ONE,
-    Stranger, Strangers,
-};
 use longhaul_core::wire::link::{Lane, Principal};
-use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{AckFrequencyConfig, EndpointConfig, MtuDiscoveryConfig, TransportConfig, VarInt};
 use rustls_pki_types::CertificateDer;
 use socket2::Socket;
@@ -127,8 +128,8 @@ fn transport_config(stream_window: u32) -> TransportConfig {
     config
 }
 
-/// A UDP socket as links want it.
-pub(super) fn socket(address: SocketAddr) -> std::io::Result<Socket> {
+/// A UDP socket as links want it. If `beside`, others may have this address already.
+pub(super) fn socket(address: SocketAddr, beside: bool) -> std::io::Result<Socket> {
     use socket2::{Domain, Protocol, Type};
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     // Without the privilege to exceed net.core.rmem_max and wmem_max, the kernel limits them to
@@ -139,6 +140,7 @@ pub(super) fn socket(address: SocketAddr) -> std::io::Result<Socket> {
     }
     socket.set_send_buffer_size(SOCKET_BUFFER)?;
     socket.set_nonblocking(true)?;
+    socket.set_reuse_port(beside)?;
     socket.bind(&address.into())?;
     tracing::debug!(
         receive = socket.recv_buffer_size().unwrap_or_default(),
@@ -148,11 +150,16 @@ pub(super) fn socket(address: SocketAddr) -> std::io::Result<Socket> {
     Ok(socket)
 }
 
+/// `steer` is for an endpoint that shares its address with others.
 fn endpoint(
     socket: Socket,
     server: Option<quinn::ServerConfig>,
+    steer: Option<Steering>,
 ) -> std::io::Result<quinn::Endpoint> {
     let mut config = EndpointConfig::default();
+    if let Some(steer) = steer {
+        config.cid_generator(move || Box::new(steer.connection_ids()));
+    }
     config.max_udp_payload_size(MAX_DATAGRAM).map_err(std::io::Error::other)?;
     quinn::Endpoint::new(config, server, socket.into(), Arc::new(quinn::TokioRuntime))
 }
@@ -332,7 +339,7 @@ impl Dialer {
         let endpoint = match slot {
             Some(endpoint) => endpoint,
             None => {
-                let made = socket(local).and_then(|socket| endpoint(socket, None));
+                let made = socket(local, false).and_then(|socket| endpoint(socket, None, None));
                 slot.insert(made.map_err(|error| lost(&error))?)
             }
         };
@@ -410,176 +417,19 @@ impl Dialer {
         }
     }
 
+    /// Sends from another address from now on, as behind a NAT that has forgotten the host.
+    #[cfg(test)]
+    pub(super) fn move_away(&self) {
+        for endpoint in [&self.v4, &self.v6].into_iter().flatten() {
+            endpoint.rebind(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        }
+    }
+
     /// Waits a little, until the peers know of closed connections.
     pub async fn wait_idle(&self) {
         for endpoint in [&self.v4, &self.v6].into_iter().flatten() {
             let _ = tokio::time::timeout(Duration::from_millis(500), endpoint.wait_idle()).await;
         }
-    }
-}
-
-/// The store's end.
-pub struct Acceptor {
-    endpoint: quinn::Endpoint,
-    config: quinn::ServerConfig,
-    /// As `config`, for sessions that have the full windows: it keeps sessions, and takes data with
-    /// them. A host remembers the windows with a session, and they must not be smaller when it
-    /// comes back with it (RFC 9000 §7.4.1).
-    keeping: quinn::ServerConfig,
-    issued: Arc<Issued>,
-    strangers: Strangers,
-}
-
-/// Connections beyond this number make strangers prove their address first.
-const UNPROVEN_CONNECTIONS: usize = 64;
-/// The endpoint refuses more connections: it has sessions and strangers for fewer, and those that
-/// close.
-const MAX_CONNECTIONS: usize = (MAX_SESSIONS + MAX_STORE_SESSIONS) as usize + 2 * MAX_STRANGERS;
-
-impl Acceptor {
-    /// Listens with a socket of [`Sockets`](super::Sockets).
-    ///
-    /// # Errors
-    /// If the identity is unusable.
-    pub fn over(
-        socket: Socket,
-        identity: &ServerIdentity,
-        issued: Arc<Issued>,
-    ) -> Result<Acceptor> {
-        Acceptor::with_generations(socket, identity, issued, &GENERATIONS)
-    }
-
-    /// As [`Acceptor::over`], speaking these generations of the protocol.
-    pub(super) fn with_generations(
-        socket: Socket,
-        identity: &ServerIdentity,
-        issued: Arc<Issued>,
-        generations: &[&[u8]],
-    ) -> Result<Acceptor> {
-        let tls = tls::server(identity, issued.clone(), generations)?;
-        let sessions = rustls::server::ServerSessionMemoryCache::new(SESSIONS_KEPT);
-        let takes_data = QuicServerConfig::try_from(tls::keeping(&tls, sessions))?;
-        let mut config =
-            quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
-        config.max_incoming(MAX_CONNECTIONS);
-        config.validation_token.sent(1).log(Arc::new(Seen::default()));
-        // A clone has the same key for tokens.
-        let mut keeping = config.clone();
-        keeping.crypto = Arc::new(takes_data);
-        let endpoint = endpoint(socket, Some(config.clone())).context("cannot listen over UDP")?;
-        let strangers = Strangers::new(MAX_STRANGERS, MAX_STRANGERS_OF_ONE);
-        Ok(Acceptor { endpoint, config, keeping, issued, strangers })
-    }
-
-    /// The next one that wants to connect; `None` after [`Acceptor::close`].
-    pub async fn accept(&self) -> Option<Arriving> {
-        loop {
-            let incoming = self.endpoint.accept().await?;
-            let open = self.endpoint.open_connections();
-            if open > MAX_CONNECTIONS {
-                incoming.refuse();
-            } else if open > UNPROVEN_CONNECTIONS && !incoming.remote_address_validated() {
-                // Fails only for an address that is proven.
-                let _ = incoming.retry();
-            } else {
-                let stranger = self.strangers.enter(incoming.remote_address().ip().into());
-                let window = session_window(open);
-                let keeping = (window == STREAM_WINDOW).then(|| self.issued.clone());
-                let config = if keeping.is_some() { &self.keeping } else { &self.config };
-                let mut config = config.clone();
-                config.transport_config(Arc::new(transport_config(window)));
-                return Some(Arriving { incoming, config: Arc::new(config), keeping, stranger });
-            }
-        }
-    }
-
-    /// Ends all connections, and waits a little until the peers know.
-    pub async fn close(&self, code: CloseCode, reason: &str) {
-        self.endpoint.close(VarInt::from_u32(code.number()), reason.as_bytes());
-        let _ = tokio::time::timeout(Duration::from_millis(500), self.endpoint.wait_idle()).await;
-    }
-}
-
-/// A connection before its authentication.
-pub struct Arriving {
-    incoming: quinn::Incoming,
-    config: Arc<quinn::ServerConfig>,
-    /// If it may go on with a session: what to check its certificate against.
-    keeping: Option<Arc<Issued>>,
-    stranger: Stranger,
-}
-
-impl Arriving {
-    /// Its source address; may be forged.
-    pub fn peer(&self) -> SocketAddr {
-        self.incoming.remote_address()
-    }
-
-    /// Authenticates it. One that goes on with a session is not [proven](Connection::proven) yet.
-    ///
-    /// # Errors
-    /// If it has no credential of this store.
-    pub async fn authenticate(self) -> Result<Box<dyn Connection>, LinkError> {
-        let Arriving { incoming, config, keeping, mut stranger } = self;
-        let connecting = incoming.accept_with(config);
-        let connecting = connecting.map_err(|error| server_error(&error))?;
-        let authenticated = async {
-            match keeping {
-                Some(issued) => Arriving::resume(connecting, &issued).await,
-                None => {
-                    let connection = connecting.await.map_err(|error| server_error(&error))?;
-                    Ok(Quic::new(connection, server_error))
-                }
-            }
-        };
-        tokio::select! {
-            ended = tokio::time::timeout(HANDSHAKE_LIMIT, authenticated) => match ended {
-                Err(_) => Err(LinkError::TimedOut),
-                Ok(result) => Ok(Box::new(result?)),
-            },
-            () = stranger.dropped() => {
-                Err(LinkError::Lost("it did not finish before newer connections".into()))
-            }
-        }
-    }
-
-    /// Goes on with a session, if it is one, and authenticates it in any case.
-    async fn resume(mut connecting: quinn::Connecting, issued: &Issued) -> Result<Quic, LinkError> {
-        // The client has said which session it goes on with, or has none.
-        let said = connecting.handshake_data().await;
-        said.map_err(|error| server_error(&error))?;
-        let (connection, proof) = match connecting.into_0rtt() {
-            Ok(begun) => begun,
-            Err(connecting) => {
-                let connection = connecting.await.map_err(|error| server_error(&error))?;
-                return Ok(Quic::new(connection, server_error));
-            }
-        };
-        let mut quic = Quic::new(connection, server_error);
-        quic.proof = Some(proof.shared());
-        let Some(certificate) = quic.peer_certificate() else {
-            // The peer is unknown so far: its certificate comes with the end of the handshake.
-            quic.proven().await?;
-            return Ok(quic);
-        };
-        // The session began with this certificate, and TLS does not check it again.
-        let refused = match credential::inspect(&certificate) {
-            Err(_) => Some((CloseCode::Protocol, "the certificate cannot be read")),
-            Ok(seen) if !issued.accepts(&seen.serial) => {
-                Some((CloseCode::Revoked, "the credential was withdrawn"))
-            }
-            Ok(seen) if !seen.is_valid() => {
-                Some((CloseCode::Expired, "the credential has expired"))
-            }
-            Ok(_) => None,
-        };
-        if let Some((code, reason)) = refused {
-            // The store can tell the client only after the handshake.
-            quic.proven().await?;
-            quic.close(code, reason);
-            return Err(LinkError::Lost(reason.to_owned()));
-        }
-        Ok(quic)
     }
 }
 
@@ -735,6 +585,7 @@ impl Connection for Quic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longhaul_base::limits::MAX_SESSIONS;
 
     #[test]
     fn windows_of_many_sessions_stay_bounded() {

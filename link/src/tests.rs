@@ -4,6 +4,7 @@ mod early;
 mod isolation;
 mod measure;
 mod over_tcp;
+mod threads;
 
 use super::quic::Acceptor;
 use super::*;
@@ -36,10 +37,21 @@ fn store_of(
     versions: (u16, u16),
     generations: &[&[u8]],
 ) -> Store {
+    store_on(1, dir, address, versions, generations)
+}
+
+/// A store with so many link threads.
+fn store_on(
+    threads: usize,
+    dir: tempfile::TempDir,
+    address: &str,
+    versions: (u16, u16),
+    generations: &[&[u8]],
+) -> Store {
     let stores = vec!["127.0.0.1:1".to_owned()];
     let identity = credential::prepare(dir.path(), &stores, "").unwrap();
     let issued = Arc::new(Issued::new(dir.path()));
-    let sockets = Sockets::bind(address.parse().unwrap()).unwrap();
+    let sockets = Sockets::bind(address.parse().unwrap(), threads).unwrap();
     let address = sockets.address();
     let (udp, tcp) = sockets.split();
     let acceptor = Acceptor::with_generations(udp, &identity, issued.clone(), generations).unwrap();
@@ -146,22 +158,34 @@ async fn frames_travel_both_ways_and_close_delivers_what_is_queued() {
     assert_eq!(store.listener.statistics().len(), 0);
 }
 
-/// Moves frames of many sizes in all lanes at once, both ways.
-async fn exchange(store: &mut Store, mut dialer: quic::Dialer) {
+/// A connection that has said Hello, its lanes, and the number of its session.
+async fn connected(
+    store: &mut Store,
+    dialer: &mut quic::Dialer,
+) -> (Box<dyn transport::Connection>, transport::Lanes, u64) {
     let connection = dialer.connect(store.address, CONNECT_TIMEOUT);
-    let (connection, session) = tokio::join!(
+    let ((connection, lanes), session) = tokio::join!(
         async {
             let connection = connection.await.unwrap();
             let mut lanes = connection.open_lanes().await.unwrap();
             let hello = ToStore::Hello { min_version: 1, max_version: 1, software: "a".into() };
-            let mut chunks = [Frame::from(hello).encode_head().unwrap()];
-            let control = &mut lanes[Lane::Control as usize];
-            while control.send.write(&mut chunks).await.unwrap() == 0 {}
+            send(&mut lanes, Lane::Control, hello.into()).await;
             (connection, lanes)
         },
         store.opened()
     );
-    let (connection, lanes) = connection;
+    (connection, lanes, session)
+}
+
+/// Sends a frame without a payload.
+async fn send(lanes: &mut transport::Lanes, lane: Lane, frame: Frame<ToStore>) {
+    let mut chunks = [frame.encode_head().unwrap()];
+    while lanes[lane as usize].send.write(&mut chunks).await.unwrap() == 0 {}
+}
+
+/// Moves frames of many sizes in all lanes at once, both ways.
+async fn exchange(store: &mut Store, mut dialer: quic::Dialer) {
+    let (connection, lanes, session) = connected(store, &mut dialer).await;
     let sizes = || (0..200_usize).map(|n| n * n * 7 % 90_000);
     let (_keep, urgent) = tokio::sync::watch::channel(false);
     let mut hosts = tokio::task::JoinSet::new();

@@ -31,6 +31,12 @@ pub struct StoreArgs {
     /// Credentials, lock and scratch [default: the data directory; required where that is none].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
     pub state: Option<PathBuf>,
+    /// Threads for the sessions of hosts: each has a share of the links, with their encryption.
+    /// With one, the thread of the volumes does this work, too [default: half of the processor's
+    /// cores, up to 8].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64),
+          env = "LONGHAUL_THREADS")]
+    pub threads: Option<u16>,
     /// HTTP address for /metrics, /livez, /readyz and /status; `none` for no such listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7781", env = "LONGHAUL_ADMIN")]
     pub admin: String,
@@ -117,4 +123,20 @@ pub struct StoreArgs {
         env = "LONGHAUL_DELETE_GRACE"
     )]
     pub delete_grace: Duration,
+}
+
+/// Most link threads by default. Beyond these the thread of the volumes is the limit.
+const LINK_THREADS_MAX: usize = 8;
+
+impl StoreArgs {
+    /// The number of link threads.
+    pub(super) fn link_threads(&self) -> usize {
+        self.threads.map_or_else(
+            || {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                (cores / 2).clamp(1, LINK_THREADS_MAX)
+            },
+            usize::from,
+        )
+    }
 }

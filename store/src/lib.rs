@@ -102,7 +102,7 @@ pub fn run(read: Arc<Read<StoreArgs>>) -> Result<()> {
     runtime.block_on(async {
         // Make all checks before writing anything.
         let admin = admin::bind(&args.admin, &args.admin_host)?;
-        let sockets = Sockets::bind(args.listen)?;
+        let sockets = Sockets::bind(args.listen, args.link_threads())?;
         let mut stop = Stop::listen()?;
         tokio::spawn(take_up(Reload::listen()?, read, settings));
         let options = Options {
@@ -213,7 +213,7 @@ impl Store {
     /// # Errors
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
-        let sockets = Sockets::bind(options.listen)?;
+        let sockets = Sockets::bind(options.listen, 1)?;
         let bootstrap = Bootstrap::take(options).await?;
         Store::start_over(options, bootstrap, sockets).await
     }
@@ -290,7 +290,12 @@ impl Store {
         }
         let (udp, tcp) = sockets.split();
         let acceptor = Acceptor::over(udp, &identity, issued.clone())?;
-        let tcp = tcp.and_then(|tcp| tcp::Acceptor::over(tcp, &identity, issued.clone()));
+        // Links over TCP and requests over HTTP have the first link thread.
+        let link_thread = acceptor.runtime();
+        let tcp = tcp.and_then(|tcp| {
+            let _entered = link_thread.enter();
+            tcp::Acceptor::over(tcp, &identity, issued.clone())
+        });
         let catalog = catalog::load(&*objects).await?;
         tracing::info!("installation {installation}: {} volumes", catalog.entries.len());
         let deleted = trash::known(&*objects).await.map_err(anyhow::Error::new);
@@ -331,7 +336,9 @@ impl Store {
         match tcp {
             Ok(mut tcp) => {
                 if let Some(visitors) = tcp.visitors() {
-                    api.spawn(longhaul_api::serve(visitors, listener.door(), http.clone(), bounds));
+                    let serving =
+                        longhaul_api::serve(visitors, listener.door(), http.clone(), bounds);
+                    api.spawn_on(serving, &link_thread);
                 }
                 listener.add_tcp(tcp);
             }

@@ -161,6 +161,7 @@ fn store_is_killed_over_tcp_and_no_client_notices() {
 
 fn store_crashes(protocol: Protocol, flags: &[&str], rounds: u64) {
     let mut site = Site::with_volume("disk", MIB).over(protocol);
+    site.store.set_flags(["--threads", "2"]);
     let mut host = site.host("host").with(flags.iter().copied());
     host.start();
     let mut rng = fastrand::Rng::with_seed(seed());
@@ -213,6 +214,7 @@ fn both_are_killed_over_tcp() {
 
 fn both_crash(protocol: Protocol, flags: &[&str], rounds: u64) {
     let mut site = Site::with_volume("disk", MIB).over(protocol);
+    site.store.set_flags(["--threads", "2"]);
     let mut host = site.host("host").with(flags.iter().copied());
     let mut history = History::new(BLOCKS);
     let seed = seed();

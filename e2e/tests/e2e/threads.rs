@@ -1,15 +1,20 @@
-//! Hosts with several front threads: each volume is served whichever thread has it.
+//! Hosts with several front threads, at a store with several link threads: each volume is served
+//! whichever thread has it.
 
 use longhaul_e2e::client::Protocol;
 use longhaul_e2e::process::{LIMIT, run};
-use longhaul_e2e::site::{Host, Site};
+use longhaul_e2e::site::{Host, Site, Store, temp_dir};
 use longhaul_e2e::wait_for;
 
 const NAMES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 const BYTES: usize = 64 << 10;
 
 fn site(protocol: Protocol) -> Site {
-    let site = Site::new().over(protocol);
+    let dir = temp_dir();
+    let mut store = Store::stopped(&dir.path().join("store"));
+    store.set_flags(["--threads", "2"]);
+    store.restart();
+    let site = Site::around(dir, store).over(protocol);
     for name in NAMES {
         site.create(name, 16);
     }

@@ -172,7 +172,7 @@ impl Entrance {
         let dir = tempfile::tempdir().unwrap();
         let identity = credential::prepare(dir.path(), &[], "").unwrap();
         let issued = Arc::new(Issued::new(dir.path()));
-        let sockets = Sockets::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let sockets = Sockets::bind("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let address = sockets.address();
         let (udp, tcp) = sockets.split();
         let acceptor = Acceptor::over(udp, &identity, issued.clone()).unwrap();
