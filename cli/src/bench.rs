@@ -23,7 +23,7 @@ use std::io::Write as _;
 use std::time::Instant;
 
 /// Most uncommitted bytes under way, for each volume and for all of them.
-const WINDOW_BYTES: (u64, u64) = (16 << 20, 64 << 20);
+const WINDOW_BYTES: (u64, u64) = (32 << 20, 64 << 20);
 /// Bytes of a read.
 const READ_BYTES: u64 = 8 << 10;
 /// Logical block size of the volumes.

@@ -258,6 +258,14 @@ counters! {
     bundles,
     /// Segments deleted.
     segments_deleted,
+    /// Segments that arrived before one of the segments before them.
+    segments_ahead,
+    /// Of them such that another store took a number before them: they never count.
+    segments_overtaken,
+    /// Segments that arrived when another store had taken a number before them.
+    segments_void,
+    /// Most segments that a store had on their way at once in a world.
+    segments_in_flight,
     /// Segments put in the place of deleted ones, by stores that had been out of touch.
     segments_again,
     /// Stores that found that the log had gone on far from what they knew.

@@ -11,6 +11,7 @@ pub mod fleet;
 pub mod link;
 pub mod model;
 pub mod objects;
+pub mod order;
 pub mod plan;
 pub mod rng;
 pub mod trace;

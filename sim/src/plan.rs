@@ -186,6 +186,8 @@ pub struct Plan {
     pub odds: Odds,
     /// Object store latency in nanoseconds.
     pub object_latency: u64,
+    /// Size of a segment, and segments of a volume on their way at once.
+    pub segments: (u64, usize),
     /// Disk faults.
     pub disk: DiskOdds,
     /// Time of a disk write in nanoseconds; a sync takes some times that.
@@ -247,6 +249,7 @@ impl Plan {
                 slow: ppm(rng, faulty_objects, 40_000),
             },
             object_latency: rng.spread(500_000, 40 * MS),
+            segments: (96 << 10, 1),
             disk: DiskOdds {
                 write: ppm(rng, disk_faults, 3000),
                 sync: ppm(rng, disk_faults, 5000),
@@ -276,6 +279,11 @@ impl Plan {
         }
         plan.liar = rng.fork(10).percent(40);
         plan.relays = rng.fork(11).percent(60);
+        let mut segments = rng.fork(12);
+        if segments.percent(80) {
+            let (bytes, most) = (segments.spread(2 << 10, 64 << 10), segments.between(2, 16));
+            plan.segments = (bytes, most as usize);
+        }
         let mut rng = rng.fork(8);
         plan.replica = rng.percent(40).then(|| ReplicaPlan {
             sync: rng.percent(50),

@@ -240,6 +240,7 @@ impl Store {
         let (base, site, installation) =
             (bootstrap.base.clone(), bootstrap.site.clone(), bootstrap.installation.clone());
         let promoted = bootstrap.promoted;
+        let began_as_store = site.place.is_first();
         let mut objects = site.place.open(base.clone());
         if cache_bytes > 0 {
             let dir = cache_dir.map_or_else(|| state.join("cache"), Path::to_owned);
@@ -362,6 +363,7 @@ impl Store {
             delete_delay,
             holder_grace,
             missing_wait,
+            proves_segments: began_as_store,
             ..Config::default()
         };
         let own = identity.own;

@@ -40,6 +40,11 @@ impl ObjectTrees {
         if token.is_empty() { key.to_owned() } else { format!("{below}{token}/{key}") }
     }
 
+    /// Whether the location began with it, and not as a replica.
+    pub fn is_first(&self) -> bool {
+        self.tree.is_empty()
+    }
+
     /// Its objects, in a location.
     pub fn open(&self, base: Arc<dyn Objects>) -> Arc<dyn Objects> {
         Tree::open(base, &self.tree, &self.catalog)

@@ -26,6 +26,11 @@ pub trait Stored {
 
     /// Where it is, for people.
     fn place(&self, key: &str) -> PathBuf;
+
+    /// Whether segments prove those before them. A replica may lack some that home had.
+    fn proves_segments(&self) -> bool {
+        true
+    }
 }
 
 /// A directory with a file for each object.
@@ -162,5 +167,9 @@ impl Stored for InPlace<'_> {
 
     fn place(&self, key: &str) -> PathBuf {
         self.all.place(&self.key(key))
+    }
+
+    fn proves_segments(&self) -> bool {
+        self.place.is_first()
     }
 }

@@ -79,7 +79,7 @@ impl LogCheck {
     /// The number of the segment that comes next.
     #[must_use]
     pub fn next(&self) -> u64 {
-        self.state.number.saturating_add(1)
+        self.state.next_number()
     }
 
     /// Verifies the next segment: all of its checksums, and that it continues the segment before.
@@ -93,6 +93,7 @@ impl LogCheck {
         let checked = segment::verify(object).map_err(|error| error.to_string());
         let result = checked.and_then(|segment| {
             if self.skipped && segment.header.number == number {
+                self.state.void_after = segment.header.void_after;
                 self.state.header_crc = segment.header.previous;
                 self.state.committed = segment.header.first - 1;
             }
@@ -122,13 +123,14 @@ impl LogCheck {
                 // The damaged segment may also have begun epochs that this check does not know.
                 Err(_) if self.skipped => {
                     self.state.number = number;
+                    self.state.void_after = segment.header.last_void_after();
                     Ok(segment)
                 }
                 Err(reason) => Err(reason.to_owned()),
             }
         });
         if result.is_err() {
-            self.handle_missing(1);
+            self.handle_missing(number);
         }
         result
     }
@@ -159,14 +161,26 @@ impl LogCheck {
         }
     }
 
-    /// The reader cannot read the next `segments` segments, or they are missing.
-    pub fn handle_missing(&mut self, segments: u64) {
-        self.state.number = self.state.number.saturating_add(segments);
-        self.skipped |= segments > 0;
-        if segments > 0 {
-            (self.size_unknown, self.damaged) = (true, true);
-            self.state.sectors = MAX_VOLUME_SECTORS;
+    /// The reader cannot read the next segments up to number `last`, or they are missing.
+    pub fn handle_missing(&mut self, last: u64) {
+        if last <= self.state.number {
+            return;
         }
+        self.state.number = last;
+        (self.skipped, self.size_unknown, self.damaged) = (true, true, true);
+        self.state.sectors = MAX_VOLUME_SECTORS;
+    }
+
+    /// Whether a segment, with that beginning, may exist after the end of the log: a dead engine
+    /// had it on its way. It does not count. `proves`: the segments prove those before them.
+    #[must_use]
+    pub fn is_leftover(&self, number: u64, object: &[u8], proves: bool) -> bool {
+        let next = self.next();
+        let near = (next + 1..next + segment::IN_FLIGHT_MAX).contains(&number);
+        let header = segment::parse_header(object);
+        near && header.is_ok_and(|(header, _)| {
+            header.number == number && !(proves && header.number_durable() >= next)
+        })
     }
 
     /// The map so far, as the intact segments say.

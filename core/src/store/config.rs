@@ -16,9 +16,13 @@ pub struct Config {
     /// [`segment::MAX_RECORDS_BYTES`]. Larger segments are fewer objects; smaller ones commit
     /// sooner where the object store is slow.
     pub segment_bytes: u64,
-    /// Batches that wait for a segment, in bytes; beyond it [`Volume::wants_input`] says no. Twice
-    /// the bandwidth × latency of the object store keeps it busy.
+    /// Batches that wait for a segment, in bytes; beyond it [`Volume::wants_input`] says no.
     pub queue_bytes: u64,
+    /// Segments on their way at once, from 1 to [`segment::IN_FLIGHT_MAX`].
+    pub segments_in_flight: usize,
+    /// Their bytes. A single segment may exceed the limit. The bandwidth × latency of the object
+    /// store keeps it busy.
+    pub in_flight_bytes: u64,
     /// The engine flushes the table of the map after this many segments. Opening the volume has to
     /// replay them.
     pub flush_every_segments: u64,
@@ -37,6 +41,9 @@ pub struct Config {
     /// Bytes of fragments that perhaps no root names, for each snapshot and besides a part of the
     /// map. With more, an audit reads the roots of all snapshots.
     pub sweep_bytes: u64,
+    /// Segments prove that those before them were durable here. In a location that began as a
+    /// replica they do not: the replica may lack some that home had.
+    pub proves_segments: bool,
     /// Announced ranges in memory (about 150 B each). Beyond this limit the engine joins neighbors.
     pub announce_entries_max: usize,
     /// Announced ranges in a segment. Beyond this limit the engine joins neighbors there.
@@ -79,6 +86,8 @@ impl Default for Config {
         Config {
             segment_bytes: BATCH_BYTES as u64,
             queue_bytes: 16 << 20,
+            segments_in_flight: segment::IN_FLIGHT_MAX as usize,
+            in_flight_bytes: 64 << 20,
             flush_every_segments: 64,
             table_bytes: 16 << 20,
             map: Limits::default(),
@@ -86,6 +95,7 @@ impl Default for Config {
             delete_delay: Duration::from_secs(600),
             garbage_collection: None,
             sweep_bytes: 64 << 10,
+            proves_segments: true,
             announce_entries_max: 65_536,
             announce_in_segment_max: 16_384,
             announce_persist: Duration::from_secs(1),

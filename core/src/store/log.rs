@@ -4,7 +4,7 @@
 use super::announce::Outstanding;
 use super::attach::{HistoryEntry, Lineage};
 use super::catalog::VolumeSpec;
-use super::segment::{Segment, SegmentKind};
+use super::segment::{self, Segment, SegmentKind};
 use super::snapshot::Snapshots;
 use crate::block::{Epoch, Seq, VolumeId};
 use crate::wire::link::{HostId, KeyId};
@@ -20,6 +20,8 @@ pub struct LogState {
     pub number: u64,
     /// The checksum of its header, 0 for none.
     pub header_crc: u32,
+    /// The last segment that void numbers follow, 0 for none.
+    pub void_after: u64,
     /// All epochs, the current one last.
     pub history: Vec<HistoryEntry>,
     /// Last committed number.
@@ -41,12 +43,19 @@ impl LogState {
             sectors: spec.created_sectors,
             number: 0,
             header_crc: 0,
+            void_after: 0,
             history: Vec::new(),
             committed: 0,
             clean: true,
             announced: Outstanding::new(announce_max),
             snapshots: Snapshots::default(),
         }
+    }
+
+    /// The number of the next segment.
+    #[must_use]
+    pub fn next_number(&self) -> u64 {
+        segment::number_after(self.number, self.void_after)
     }
 
     /// The current epoch, 0 before the first.
@@ -89,8 +98,11 @@ impl LogState {
         if header.volume != self.volume {
             return Err("it belongs to another volume");
         }
-        if header.number != self.number.wrapping_add(1) {
-            return Err("its number is not that of its name");
+        if header.number != self.next_number() {
+            return Err("its number is not the next one");
+        }
+        if header.void_after != self.void_after {
+            return Err("it says of other numbers that they are void");
         }
         if header.previous != self.header_crc {
             return Err("it follows another segment than the one before it");
@@ -146,6 +158,7 @@ impl LogState {
         let header = &segment.header;
         self.number = header.number;
         self.header_crc = segment.header_crc;
+        self.void_after = header.last_void_after();
         self.committed = header.last;
         match header.kind {
             SegmentKind::Resize => self.sectors = header.sectors,

@@ -1,18 +1,22 @@
 //! Reads the log: the segments after a root, or after the known ones, in order.
 //!
 //! The replay reads a few segments ahead of the one to apply. The log ends at the first number
-//! without an object. If a later segment exists, a segment is missing.
+//! without an object, void numbers apart. Later segments may exist there: a dead engine had them on
+//! their way. They do not count. If one of them proves that the absent one was durable, that one is
+//! missing.
 
 use super::catalog;
 use super::event::OpenError;
+use super::log::LogState;
 use super::object::GetError;
-use super::segment::{self, HEADER_BYTES, Header, Segment};
+use super::segment::{self, HEADER_BYTES, Header, IN_FLIGHT_MAX, Segment};
 use crate::block::VolumeId;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// The number of segments that an opening volume reads at once.
-pub(super) const OPEN_WINDOW: u64 = 8;
+/// The number of segments that an opening volume reads at once. It sees the segment after void
+/// numbers, so that the first segment of an engine cannot be missing unnoticed.
+pub(super) const OPEN_WINDOW: u64 = IN_FLIGHT_MAX + 1;
 
 /// The part of a segment that a read is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +36,16 @@ enum Progress {
 #[derive(Debug)]
 struct SegmentRead {
     progress: Progress,
+    header: Option<Header>,
     /// A damaged or missing segment gets a second look.
     again: bool,
+}
+
+impl SegmentRead {
+    /// Whether the read of its header is in progress.
+    fn is_unknown(&self) -> bool {
+        self.header.is_none() && matches!(self.progress, Progress::Reading)
+    }
 }
 
 /// The next step.
@@ -51,7 +63,12 @@ pub(super) enum ReplayStep {
 #[derive(Debug)]
 pub(super) struct Replay {
     volume: VolumeId,
+    /// The last segment before the replay.
+    base: u64,
     next: u64,
+    /// The number that the last step was about.
+    returned: u64,
+    proves: bool,
     window: u64,
     slots: BTreeMap<u64, SegmentRead>,
     reads: Vec<(u64, Part)>,
@@ -59,8 +76,25 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    pub fn new(volume: VolumeId, next: u64, window: u64) -> Replay {
-        Replay { volume, next, window, slots: BTreeMap::new(), reads: Vec::new(), applied: 0 }
+    /// Reads the segments after that state of the log. `proves`: the segments prove those before
+    /// them.
+    pub fn after(log: &LogState, proves: bool, window: u64) -> Replay {
+        Replay {
+            volume: log.volume,
+            base: log.number,
+            next: log.next_number(),
+            returned: log.number,
+            proves,
+            window,
+            slots: BTreeMap::new(),
+            reads: Vec::new(),
+            applied: 0,
+        }
+    }
+
+    /// The last segment before the replay.
+    pub fn base(&self) -> u64 {
+        self.base
     }
 
     /// Parts of segments to read now.
@@ -68,7 +102,7 @@ impl Replay {
         for number in self.next..self.next.saturating_add(self.window) {
             self.slots.entry(number).or_insert_with(|| {
                 self.reads.push((number, Part::Header));
-                SegmentRead { progress: Progress::Reading, again: false }
+                SegmentRead { progress: Progress::Reading, header: None, again: false }
             });
         }
         std::mem::take(&mut self.reads)
@@ -93,6 +127,7 @@ impl Replay {
             (Err(_), Part::Tail(..)) => Err("it vanished while it was read".to_owned()),
             (Ok(bytes), Part::Header) => match segment::parse_header(&bytes) {
                 Ok((header, crc)) => {
+                    entry.header = Some(header);
                     self.reads.push((number, Part::Tail(header, crc)));
                     return;
                 }
@@ -114,16 +149,48 @@ impl Replay {
 
     /// The next step returns this last segment again.
     pub fn put_back(&mut self, segment: Box<Segment>) {
-        (self.next, self.applied) = (self.next - 1, self.applied - 1);
-        self.slots
-            .insert(self.next, SegmentRead { progress: Progress::Ready(segment), again: false });
+        (self.next, self.applied) = (self.returned, self.applied - 1);
+        let header = Some(segment.header);
+        let progress = Progress::Ready(segment);
+        self.slots.insert(self.next, SegmentRead { progress, header, again: false });
+    }
+
+    /// Looks at the leftovers that the next segment makes void, as far as the replay has asked for
+    /// them. The engine before wrote them. If one of them proves the next segment, that is not the
+    /// segment that once was there.
+    fn check_leftovers(&self) -> Option<ReplayStep> {
+        let entry = self.slots.get(&self.next)?;
+        let header = entry.header.filter(|_| matches!(entry.progress, Progress::Ready(_)))?;
+        let header = Some(header).filter(|header| header.number == self.next)?;
+        let mut void = self.slots.range(self.next + 1..header.number_after());
+        if void.clone().any(|(_, entry)| entry.is_unknown()) {
+            return Some(ReplayStep::Wait);
+        }
+        let contradicts = |header: Header| header.number_durable() >= self.next;
+        let (number, _) = void.find(|(_, entry)| entry.header.is_some_and(contradicts))?;
+        let key = catalog::segment_key(self.volume, *number);
+        let reason = "it follows another segment than the one before it".to_owned();
+        Some(ReplayStep::Failed(OpenError::Damaged { key, reason }))
     }
 
     pub fn step(&mut self) -> ReplayStep {
+        if let Some(step) = self.check_leftovers() {
+            return step;
+        }
         let key = || catalog::segment_key(self.volume, self.next);
         let later = self.slots.range(self.next + 1..);
         let reading = later.clone().any(|(_, entry)| matches!(entry.progress, Progress::Reading));
-        let exists = later.clone().any(|(_, entry)| !matches!(entry.progress, Progress::Absent));
+        let proves = |entry: &SegmentRead| match &entry.progress {
+            // It may be the one that does.
+            Progress::Damaged(_) => true,
+            Progress::Reading | Progress::Ready(_) | Progress::Absent => {
+                entry.header.is_some_and(|header| {
+                    header.number >= self.next + IN_FLIGHT_MAX
+                        || self.proves && header.number_durable() >= self.next
+                })
+            }
+        };
+        let missing = later.clone().any(|(_, entry)| proves(entry));
         let Some(entry) = self.slots.get_mut(&self.next) else { return ReplayStep::Wait };
         match &entry.progress {
             Progress::Reading => ReplayStep::Wait,
@@ -133,13 +200,15 @@ impl Replay {
                 else {
                     return ReplayStep::Wait;
                 };
-                self.next += 1;
+                self.returned = self.next;
+                self.next = segment.header.number_after();
                 self.applied += 1;
                 self.window = OPEN_WINDOW;
+                self.slots.retain(|number, _| *number >= self.next);
                 // Numbers that had no object a while ago may have one by now.
                 if matches!(
                     self.slots.get(&self.next),
-                    Some(SegmentRead { progress: Progress::Absent, again: false })
+                    Some(SegmentRead { progress: Progress::Absent, again: false, .. })
                 ) {
                     self.slots.remove(&self.next);
                 }
@@ -149,9 +218,9 @@ impl Replay {
                 ReplayStep::Failed(OpenError::Damaged { key: key(), reason: reason.clone() })
             }
             Progress::Absent if reading => ReplayStep::Wait,
-            Progress::Absent if !exists => ReplayStep::End,
+            Progress::Absent if !missing => ReplayStep::End,
             // A rival may have written this segment and later ones since. The replay has seen a
-            // later one now. If this one is still absent, it is missing.
+            // later one now that proves it. If this one is still absent, it is missing.
             Progress::Absent if !entry.again => {
                 entry.again = true;
                 entry.progress = Progress::Reading;

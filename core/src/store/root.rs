@@ -51,6 +51,7 @@ struct RawHeader {
     announced_bytes: U32,
     runs: U32,
     levels: U32,
+    void_after: U64,
     body_bytes: U64,
     body_crc: U32,
     crc: U32,
@@ -142,6 +143,7 @@ pub fn encode(
         announced_bytes: announced_bytes.into(),
         runs: (levels.runs().len() as u32).into(),
         levels: (levels.sorted().len() as u32).into(),
+        void_after: state.void_after.into(),
         body_bytes: (body.len() as u64).into(),
         body_crc: crc32c::crc32c(body).into(),
         crc: 0.into(),
@@ -272,6 +274,7 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
         && epochs <= MAX_HISTORY
         && runs <= MAX_RUNS
         && levels <= LEVELS_MAX
+        && raw.void_after.get() <= raw.number.get()
         && raw.flags.get() & !(FLAG_CLEAN | FLAG_ROUNDED) == 0;
     if !possible {
         return Err(bad);
@@ -302,6 +305,7 @@ pub fn parse(spec: &VolumeSpec, object: &[u8], announce_max: usize) -> Result<Ro
     let mut state = LogState::new(spec, announce_max);
     state.number = raw.number.get();
     state.header_crc = raw.header_crc.get();
+    state.void_after = raw.void_after.get();
     state.sectors = sectors;
     state.committed = committed;
     state.clean = raw.flags.get() & FLAG_CLEAN != 0;
@@ -352,7 +356,7 @@ mod tests {
 
     fn root() -> (LogState, Levels) {
         let mut state = LogState::new(&spec(), 100);
-        state.number = 64;
+        (state.number, state.void_after) = (64, 0x31);
         state.header_crc = 0xdead_beef;
         state.sectors = 1000;
         state.committed = 9;
@@ -373,8 +377,8 @@ mod tests {
         let expected = [
             "4c485254 0100 0000 edfe0000000000000000000000000000",
             "0500000000000000 4000000000000000 e803000000000000 0900000000000000",
-            "efbeadde 01000000 01000000 03000000 02000000 02000000 bb01000000000000 2304c330 \
-             5d376e7b",
+            "efbeadde 01000000 01000000 03000000 02000000 02000000",
+            "3100000000000000 bb01000000000000 2304c330 6a0efdaa",
             "0100000000000000 0500000000000000 0400000000000000 02000000000000000000000000000000",
             "abababababababababababababababababababababababababababababababab",
             "080801",
@@ -388,7 +392,7 @@ mod tests {
         assert!(hex.ends_with(&"00".repeat(24 + 8)), "{hex}");
         assert!(hex.starts_with(&expected.concat().replace(' ', "")), "{hex}");
         assert_eq!(bytes.len(), HEADER_BYTES + 72 + 3 + 4 * 4 + 4 * DESCRIPTION_BYTES + 24 + 8);
-        assert_eq!((HEADER_BYTES, DESCRIPTION_BYTES), (96, 80));
+        assert_eq!((HEADER_BYTES, DESCRIPTION_BYTES), (104, 80));
     }
 
     #[test]

@@ -165,6 +165,9 @@ mod tests {
             records_bytes: 0,
             footer_bytes: 0,
             previous: 0,
+            void_after: 0,
+            voids: false,
+            ahead: 0,
             sectors: 0,
         };
         let footer = Footer { pieces, ..Footer::default() };

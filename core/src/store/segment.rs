@@ -31,6 +31,9 @@ pub const HEADER_BYTES: usize = 128;
 pub const TRAILER_BYTES: usize = 32;
 /// Most bytes of records in a segment.
 pub const MAX_RECORDS_BYTES: u64 = 64 << 20;
+/// Most segments of an engine on their way at once. A constant of the format: after the first
+/// segment of an engine, one number less is void.
+pub const IN_FLIGHT_MAX: u64 = 16;
 /// Most announced ranges in a segment or root.
 pub const MAX_ANNOUNCED: usize = 1 << 20;
 /// Most bytes of a footer: every record staged, and every announced range of the longest form.
@@ -48,6 +51,8 @@ const FOOTER_BYTES: usize = 24;
 const PIECE_BYTES: usize = 32;
 const NOTE_BYTES: usize = 33;
 const FLAG_ROUNDED: u16 = 1;
+/// In the byte of a header that says how many segments were on their way.
+const FLAG_VOIDS: u8 = 0x80;
 
 const _: () = assert!(MAX_RECORDS_BYTES + MAX_FOOTER_BYTES < u32::MAX as u64, "offsets are u32");
 
@@ -191,9 +196,63 @@ pub struct Header {
     pub previous: u32,
     /// For a segment that resizes: the size of the volume from here on, in sectors. Otherwise 0.
     pub sectors: u64,
+    /// The last segment before this one that void numbers follow; 0 for none.
+    pub void_after: u64,
+    /// Whether void numbers follow this one.
+    pub voids: bool,
+    /// How many segments before this one were on their way when the engine built this one. All
+    /// segments before those were durable.
+    pub ahead: u8,
+}
+
+/// The number of the segment after one that void numbers follow; 0 if there is none.
+fn segment_after_void(void_after: u64) -> u64 {
+    if void_after == 0 { 0 } else { void_after.saturating_add(IN_FLIGHT_MAX) }
+}
+
+/// The number of the segment after `number`, if void numbers last followed `void_after`.
+#[must_use]
+pub fn number_after(number: u64, void_after: u64) -> u64 {
+    if number == void_after && number > 0 {
+        segment_after_void(void_after)
+    } else {
+        number.saturating_add(1)
+    }
+}
+
+/// The number of the segment before `number`, if void numbers last followed `void_after`.
+#[must_use]
+pub fn number_before(number: u64, void_after: u64) -> u64 {
+    let before = number.saturating_sub(1);
+    let void = void_after..segment_after_void(void_after);
+    if void.contains(&before) { void_after } else { before }
 }
 
 impl Header {
+    /// The last segment that void numbers follow, this one included; 0 for none.
+    #[must_use]
+    pub fn last_void_after(&self) -> u64 {
+        if self.voids { self.number } else { self.void_after }
+    }
+
+    /// The number of the segment after this one.
+    #[must_use]
+    pub fn number_after(&self) -> u64 {
+        number_after(self.number, self.last_void_after())
+    }
+
+    /// The number of the segment before, 0 for none.
+    #[must_use]
+    pub fn number_before(&self) -> u64 {
+        number_before(self.number, self.void_after)
+    }
+
+    /// The last segment that was durable before the put of this one, 0 for none.
+    #[must_use]
+    pub fn number_durable(&self) -> u64 {
+        number_before(self.number.saturating_sub(self.ahead.into()), self.void_after)
+    }
+
     /// Where footer and trailer lie in the object.
     #[must_use]
     pub fn tail(&self) -> std::ops::Range<u64> {
@@ -307,7 +366,7 @@ struct RawHeader {
     magic: U32,
     version: U16,
     kind: u8,
-    flags: u8,
+    ahead: u8,
     volume: U128,
     number: U64,
     epoch: U64,
@@ -320,7 +379,7 @@ struct RawHeader {
     footer_bytes: U32,
     previous: U32,
     sectors: U64,
-    reserved: [u8; 8],
+    void_after: U64,
     crc: U32,
 }
 
@@ -419,7 +478,7 @@ fn encode_header(header: &Header) -> (Bytes, u32) {
         magic: HEADER_MAGIC.into(),
         version: SEGMENT_VERSION.into(),
         kind: header.kind.code(),
-        flags: 0,
+        ahead: header.ahead | if header.voids { FLAG_VOIDS } else { 0 },
         volume: header.volume.0.into(),
         number: header.number.into(),
         epoch: header.epoch.into(),
@@ -432,7 +491,7 @@ fn encode_header(header: &Header) -> (Bytes, u32) {
         footer_bytes: header.footer_bytes.into(),
         previous: header.previous.into(),
         sectors: header.sectors.into(),
-        reserved: [0; 8],
+        void_after: header.void_after.into(),
         crc: 0.into(),
     };
     let mut out = BytesMut::from(raw.as_bytes());
@@ -535,14 +594,24 @@ pub fn parse_header(bytes: &[u8]) -> Result<(Header, u32), SegmentError> {
         footer_bytes: raw.footer_bytes.get(),
         previous: raw.previous.get(),
         sectors: raw.sectors.get(),
+        void_after: raw.void_after.get(),
+        voids: raw.ahead & FLAG_VOIDS != 0,
+        ahead: raw.ahead & !FLAG_VOIDS,
     };
     let commits = kind == SegmentKind::Data;
     let shrinks = kind == SegmentKind::Shrink;
     let resizes = shrinks || kind == SegmentKind::Resize;
-    let possible = raw.flags == 0
-        && (header.sectors > 0) == resizes
+    // Only batches go ahead, and not beside the first segment of an engine.
+    let alone = !commits || header.token.begins();
+    let after_void = header.number >= segment_after_void(header.void_after);
+    let ahead = u64::from(header.ahead);
+    let possible = (header.sectors > 0) == resizes
         && header.sectors <= MAX_VOLUME_SECTORS
         && header.number > 0
+        && after_void
+        && (!header.voids || header.token.begins())
+        && ahead < IN_FLIGHT_MAX.min(header.number)
+        && !(alone && ahead > 0)
         && header.first > 0
         && if commits { header.last >= header.first } else { header.last == header.first - 1 }
         && (header.records_bytes > 0) == (commits || shrinks)

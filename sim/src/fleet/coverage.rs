@@ -132,6 +132,10 @@ counters! {
     asked_again,
     /// Volumes with several lease objects at the end.
     leases_old,
+    /// Segments that arrived before one of the segments before them.
+    segments_ahead,
+    /// Segments that arrived when another store had taken a number before them.
+    segments_void,
     /// Volumes at the end whose content equals their log.
     logs_read,
 }

@@ -50,7 +50,7 @@ impl Engine {
 
 pub(super) fn config() -> Config {
     Config {
-        segment_bytes: 16 << 10,
+        segment_bytes: 4 << 10,
         queue_bytes: 64 << 10,
         flush_every_segments: 4,
         map: Limits { page_bytes: 120, fragment_bytes: 360, runs: 2, level_bytes: 1500, factor: 3 },

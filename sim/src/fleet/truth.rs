@@ -6,11 +6,12 @@ use super::host::Write;
 use super::objects::{Origin, PendingObject};
 use super::place::Fate as Fault;
 use crate::note;
+use crate::order::{Arrival, LogOrder};
 use bytes::Bytes;
 use longhaul_core::block::{Epoch, SECTOR_BYTES, Seq, Time, VolumeId};
 use longhaul_core::record::{self, Kind};
 use longhaul_core::store::lease::Lease;
-use longhaul_core::store::segment::{self, SegmentKind};
+use longhaul_core::store::segment::{self, Header, SegmentKind};
 use longhaul_core::store::trash::{Decision, Record};
 use longhaul_core::store::{ObjectOperation, VolumeSpec, catalog, lease, tenant, trash};
 use longhaul_core::wire::link::{HostId, TenantLimits};
@@ -30,6 +31,7 @@ pub(super) struct Taken {
     pub image: Image,
     /// The segment of the snapshot, and the end of the log there.
     segment: u64,
+    void_after: u64,
     header_crc: u32,
     epoch: Epoch,
     committed: Seq,
@@ -73,6 +75,8 @@ pub(super) struct Truth {
     named: Time,
     pub fate: Fate,
     pub segments: u64,
+    /// Of those that are ahead, their objects.
+    order: LogOrder<Bytes>,
     header_crc: u32,
     pub epoch: Epoch,
     /// The last committed number before each epoch.
@@ -107,6 +111,7 @@ impl Truth {
             named: Time(0),
             fate: Fate::default(),
             segments: taken.segment,
+            order: LogOrder::new(taken.segment, taken.void_after),
             header_crc: taken.header_crc,
             epoch: taken.epoch,
             begun: BTreeMap::new(),
@@ -262,7 +267,7 @@ impl World {
                 self.coverage.commits_late += 1;
                 return Ok(());
             }
-            return self.segment_created(volume, number, &data).map_err(|e| format!("{key}: {e}"));
+            return self.segment_arrived(volume, number, &data).map_err(|e| format!("{key}: {e}"));
         }
         Ok(())
     }
@@ -480,15 +485,43 @@ impl World {
         Ok(())
     }
 
-    fn segment_created(
+    fn segment_arrived(
         &mut self,
         volume: VolumeId,
         number: u64,
         object: &Bytes,
     ) -> Result<(), String> {
         let Some(truth) = self.truths.get_mut(&volume) else { return Ok(()) };
+        let header = segment::verify(object).map_err(|error| error.to_string())?.header;
+        if header.number != number {
+            return Err(format!("it is number {}", header.number));
+        }
+        match truth.order.arrives(number, &header)? {
+            Arrival::Void => {
+                self.coverage.segments_void += 1;
+                return Ok(());
+            }
+            Arrival::Ahead => {
+                self.coverage.segments_ahead += 1;
+                truth.order.keep(number, object.clone());
+                return Ok(());
+            }
+            Arrival::Next => {}
+        }
+        let mut next = Some(object.clone());
+        while let Some(object) = next {
+            let header = self.segment_created(volume, &object)?;
+            let Some(truth) = self.truths.get_mut(&volume) else { return Ok(()) };
+            (next, _) = truth.order.take(&header)?;
+        }
+        Ok(())
+    }
+
+    fn segment_created(&mut self, volume: VolumeId, object: &Bytes) -> Result<Header, String> {
         let segment = segment::verify(object).map_err(|error| error.to_string())?;
         let header = segment.header;
+        let number = header.number;
+        let Some(truth) = self.truths.get_mut(&volume) else { return Ok(header) };
         note!(
             self,
             "volume {volume} segment {number} {:?} epoch {} {}..={}",
@@ -497,7 +530,7 @@ impl World {
             header.first,
             header.last
         );
-        if number != truth.segments + 1 || header.previous != truth.header_crc {
+        if header.previous != truth.header_crc {
             return Err(format!("it does not follow segment {}", truth.segments));
         }
         if header.first != truth.committed + 1 {
@@ -540,13 +573,14 @@ impl World {
             truth.image = truth.image.split_off(&0);
             truth.image.retain(|lba, _| *lba < header.sectors);
         }
-        let Some(about) = segment.footer.note else { return Ok(()) };
+        let Some(about) = segment.footer.note else { return Ok(header) };
         match header.kind {
             SegmentKind::Snapshot => {
                 let taken = Taken {
                     name: about.name,
                     image: truth.image.clone(),
                     segment: number,
+                    void_after: header.last_void_after(),
                     header_crc: segment.header_crc,
                     epoch: truth.epoch,
                     committed: truth.committed,
@@ -570,7 +604,7 @@ impl World {
             }
             _ => {}
         }
-        Ok(())
+        Ok(header)
     }
 
     /// Checks an object that a deletion is about to remove, and updates the state.

@@ -209,7 +209,8 @@ impl World {
         }
         let prefix = catalog::segment_prefix(self.volumes[volume].id);
         for (key, _) in self.objects.list(&prefix) {
-            if catalog::parse_number(&prefix, &key).is_some_and(|number| number <= through) {
+            let counts = |number| number > through && truth.order.has(number);
+            if !catalog::parse_number(&prefix, &key).is_some_and(counts) {
                 continue;
             }
             let object = &self.objects.map[&key];

@@ -54,6 +54,9 @@ impl Said {
     /// The next segment exists.
     pub fn push(&mut self, segment: &Segment) {
         let number = segment.header.number;
+        // Void numbers say nothing.
+        self.segments.resize(number as usize - 1, Vec::new());
+        self.committed.resize(number as usize - 1, segment.header.first - 1);
         let pieces = segment.footer.pieces.iter();
         self.segments.push(pieces.map(|piece| (piece.range, Place::of(number, piece))).collect());
         self.committed.push(segment.header.last);

@@ -7,6 +7,7 @@ use super::snapshots::Taken;
 use super::{MS, Volume, World, agree};
 use crate::model::{Image, Kind, OpId, Ops, Stamp, apply, difference, stamp};
 use crate::note;
+use crate::order::{Arrival, LogOrder};
 use crate::plan::VolumePlan;
 use crate::rng::Rng;
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use longhaul_core::pack::Packer;
 use longhaul_core::record;
 use longhaul_core::store::catalog::RootName;
 use longhaul_core::store::gc::bundle::Bundle;
-use longhaul_core::store::segment::{self, Segment, SegmentKind};
+use longhaul_core::store::segment::{self, Header, Segment, SegmentKind};
 use longhaul_core::store::{VolumeSpec, catalog};
 use longhaul_core::wire::link::{Announced, HostId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,11 +48,21 @@ pub struct Restored {
     pub image: Image,
 }
 
+/// A segment that has arrived before one of those before it.
+#[derive(Debug)]
+pub struct EarlySegment {
+    store: usize,
+    incarnation: (u64, u64),
+    key: String,
+    object: Bytes,
+}
+
 /// The content of a volume's objects.
 #[derive(Debug)]
 pub struct Truth {
-    /// Segments there are.
+    /// The last segment of the log.
     pub segments: u64,
+    pub order: LogOrder<EarlySegment>,
     /// Its size by these, in sectors.
     pub sectors: u64,
     /// The size that each segment gave it which did.
@@ -89,6 +100,7 @@ impl Truth {
     fn new(sectors: u64, most: u64) -> Truth {
         Truth {
             segments: 0,
+            order: LogOrder::new(0, 0),
             sectors,
             sizes: BTreeMap::new(),
             resized: sectors,
@@ -262,21 +274,74 @@ impl World {
         let Some(number) = catalog::parse_number(&catalog::segment_prefix(id), key) else {
             return self.fail(format!("a store put an object of unknown name {key}"));
         };
-        let live = (self.engine_now(store, volume) == incarnation).then_some(store);
-        let checked = self.segment_created(live, volume, number, key, object);
+        let (key, object) = (key.to_owned(), object.clone());
+        let checked = self.segment_arrived(
+            volume,
+            number,
+            EarlySegment { store, incarnation, key: key.clone(), object },
+        );
         self.require(checked.map_err(|e| format!("segment {key}: {e}")));
+    }
+
+    /// A segment exists. It counts if all before it do.
+    fn segment_arrived(
+        &mut self,
+        volume: usize,
+        number: u64,
+        arrived: EarlySegment,
+    ) -> Result<(), String> {
+        let header = segment::verify(&arrived.object).map_err(|e| e.to_string())?.header;
+        let truth = &mut self.volumes[volume].truth;
+        if truth.deleted.contains(&number) {
+            // Its store has been out of touch. It does not count, and no store may take it for
+            // valid.
+            self.coverage.segments_again += 1;
+            return Ok(());
+        }
+        if (header.number, header.volume) != (number, self.volumes[volume].id) {
+            return Err(format!("it is number {} of {}", header.number, header.volume));
+        }
+        let truth = &mut self.volumes[volume].truth;
+        match truth.order.arrives(number, &header)? {
+            Arrival::Void => {
+                note!(self, "v{volume} segment {number} is void");
+                self.coverage.segments_void += 1;
+                return Ok(());
+            }
+            Arrival::Ahead => {
+                note!(self, "v{volume} segment {number} is ahead");
+                self.coverage.segments_ahead += 1;
+                truth.order.keep(number, arrived);
+                let waiting = truth.order.waiting() as u64 + 1;
+                let most = &mut self.coverage.segments_in_flight;
+                *most = waiting.max(*most);
+                return Ok(());
+            }
+            Arrival::Next => {}
+        }
+        let mut next = Some(arrived);
+        while let Some(EarlySegment { store, incarnation, key, object }) = next {
+            let live = (self.engine_now(store, volume) == incarnation).then_some(store);
+            let header = self
+                .segment_created(live, volume, &key, &object)
+                .map_err(|e| format!("{e}, of {key}"))?;
+            let (after, void) = self.volumes[volume].truth.order.take(&header)?;
+            self.coverage.segments_overtaken += void;
+            next = after;
+        }
+        Ok(())
     }
 
     fn segment_created(
         &mut self,
         store: Option<usize>,
         volume: usize,
-        number: u64,
         key: &str,
         object: &Bytes,
-    ) -> Result<(), String> {
+    ) -> Result<Header, String> {
         let segment = segment::verify(object).map_err(|e| e.to_string())?;
         let header = segment.header;
+        let number = header.number;
         let truth = &self.volumes[volume].truth;
         note!(
             self,
@@ -287,22 +352,10 @@ impl World {
             header.last,
             segment.footer.announced.len()
         );
-        if truth.deleted.contains(&number) {
-            // Its store has been out of touch. It does not count, and no store may take it for
-            // valid.
-            self.coverage.segments_again += 1;
-            return Ok(());
-        }
         let committed = truth.log.len() as Seq;
         let beyond = segment.footer.pieces.iter().find(|piece| !piece.range.fits(truth.sectors));
         if let Some(piece) = beyond {
             return Err(format!("it writes to {}, there are {}", piece.range, truth.sectors));
-        }
-        if number != truth.segments + 1
-            || header.number != number
-            || header.volume != self.volumes[volume].id
-        {
-            return Err(format!("it is number {}, after {}", header.number, truth.segments));
         }
         if header.previous != truth.header_crc {
             return Err("it does not follow the segment before it".to_owned());
@@ -384,7 +437,7 @@ impl World {
         truth.header_crc = segment.header_crc;
         truth.announced = announced;
         self.remember_image(volume);
-        Ok(())
+        Ok(header)
     }
 
     fn data_segment(

@@ -78,6 +78,9 @@ fn segment_of(number: u64, records: Bytes) -> Bytes {
         records_bytes: 0,
         footer_bytes: 0,
         previous: 0,
+        void_after: 0,
+        voids: false,
+        ahead: 0,
         sectors: 0,
     };
     let (_, parts) = segment::build(header, segment::Footer::default(), vec![records.clone()]);

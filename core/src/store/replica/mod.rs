@@ -6,7 +6,8 @@
 //! the home keep them too:
 //!
 //! - The replica repeats an operation of a stream after all operations of the stream that ended
-//!   before this one began.
+//!   before this one began. A segment does not wait for the last few segments before it: a log may
+//!   lack as many at its end.
 //! - It repeats an operation on the catalog after all operations of all streams that ended before
 //!   this one began. So a name comes after the objects that it names.
 //! - It deletes an object of a volume after it has repeated all operations of all streams that came
@@ -65,7 +66,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            window: 4,
+            window: 8,
             held_bytes: 64 << 20,
             entries: 4096,
             visits: 4,

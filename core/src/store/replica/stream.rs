@@ -1,6 +1,7 @@
 //! The open operations of a volume, or of the catalog.
 
 use super::super::catalog;
+use super::super::segment::{self, Header, IN_FLIGHT_MAX};
 use super::status::Status;
 use super::visit_state::Visit;
 use crate::block::Time;
@@ -15,6 +16,8 @@ pub(super) struct Entry {
     after: u64,
     since: Time,
     bytes: u64,
+    /// Its number in the log, if it is a segment.
+    segment: Option<u64>,
     under_way: bool,
     /// Somebody waits for it.
     wanted: bool,
@@ -37,7 +40,10 @@ impl Entry {
             What::Put(Some(data)) => data.iter().map(|part| part.len() as u64).sum(),
             _ => 0,
         };
-        Entry { key: key.to_owned(), what, after, since: now, bytes, under_way: false, wanted }
+        let segment = catalog::parse_volume_key(key)
+            .and_then(|(volume, _)| catalog::parse_number(&catalog::segment_prefix(volume), key));
+        let key = key.to_owned();
+        Entry { key, what, after, since: now, bytes, segment, under_way: false, wanted }
     }
 
     /// Bytes of memory for its content.
@@ -50,6 +56,12 @@ impl Entry {
         if let What::Put(data) = &mut self.what {
             *data = None;
         }
+    }
+
+    /// The header of a segment that the replica has in memory.
+    fn header(&self) -> Option<Header> {
+        let What::Put(Some(data)) = &self.what else { return None };
+        segment::parse_header(data.first()?).ok().map(|(header, _)| header)
     }
 
     pub fn begin(&mut self) -> What {
@@ -91,21 +103,26 @@ impl Stream {
         if !std::mem::replace(&mut self.begun, true) || std::mem::take(&mut self.left) {
             self.unknown = true;
         }
-        self.unknown |= self.follows_others(&entry.key);
+        self.unknown |= self.follows_others(&entry);
         match entry.what {
             What::Delete => self.deletes.insert(number, entry),
             _ => self.puts.insert(number, entry),
         };
     }
 
-    /// Whether this put may need objects that another store has put. These are the segments before
-    /// it. A root may cover segments of others, or continue a root of another generation.
-    fn follows_others(&mut self, key: &str) -> bool {
+    /// Whether this put may need objects that another store has put. These are the segments that
+    /// were durable before it. The first segment of an engine follows one of another engine. A root may cover segments of others, or continue a root of another
+    /// generation.
+    fn follows_others(&mut self, entry: &Entry) -> bool {
+        let key = &entry.key;
         let Some((volume, _)) = catalog::parse_volume_key(key) else { return false };
         if let Some(number) = catalog::parse_number(&catalog::segment_prefix(volume), key) {
             let before = self.segment;
             self.segment = before.max(number);
-            return number > before + 1;
+            return match entry.header() {
+                Some(header) => header.token.begins() || header.number_durable() > before,
+                None => number > before + 1,
+            };
         }
         if let Some(pin) = catalog::parse_pin_key(&catalog::pin_prefix(volume), key) {
             return pin.segment > self.segment;
@@ -172,10 +189,18 @@ impl Stream {
             + self.deletes.values().filter(under_way).count()
     }
 
-    /// The next one to put, if before `others` all that it may need is there.
+    /// The next one to put, if before `others` all that it may need is there. A segment does not
+    /// need those right before it: no more are missing than a log may lack at its end.
     pub fn next_put(&mut self, others: u64) -> Option<(u64, &mut Entry)> {
-        let oldest = self.oldest();
-        let (number, entry) = self.puts.iter_mut().find(|(_, entry)| !entry.under_way)?;
+        let (next, entry) = self.puts.iter().find(|(_, entry)| !entry.under_way)?;
+        let near =
+            entry.segment.map_or(u64::MAX, |number| (number + 1).saturating_sub(IN_FLIGHT_MAX));
+        let needs = |other: &Entry| other.segment.is_none_or(|number| number < near);
+        let mut needed = self.puts.range(..=next).filter(|(_, other)| needs(other));
+        let oldest = needed.next().map_or(u64::MAX, |(number, _)| *number);
+        let oldest = if self.oldest() == 0 { 0 } else { oldest };
+        let next = *next;
+        let (number, entry) = self.puts.range_mut(next..).next()?;
         let ready = (entry.after < oldest || *number == oldest) && entry.after < others;
         ready.then_some((*number, entry))
     }

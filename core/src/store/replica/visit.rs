@@ -6,29 +6,29 @@
 //! puts the objects that name others last.
 
 use super::super::catalog::{self, VolumeSpec};
+use super::super::segment::IN_FLIGHT_MAX;
 use super::super::{Copies, ObjectOperation, ObjectResult, sealed, trash};
 use super::site::{Site, StreamId};
 use super::stream::Stream;
-use super::visit_state::{Phase, Visit, VisitStep};
+use super::visit_state::{Phase, PutOrder, Visit, VisitStep};
 use super::{Purpose, Replica, another, head, is_head, mark, promoted};
 use crate::block::VolumeId;
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// Kinds of objects of a volume, in the order of their puts. If the flag is set, the visit puts
-/// them one after the other, so that no number of a log is missing.
-const KINDS: [(&str, bool); 9] = [
+/// Kinds of objects of a volume, in the order of their puts.
+const KINDS: [(&str, PutOrder); 9] = [
     // A store claims a generation before it writes anything of it.
-    ("owner/", true),
-    ("frag/", false),
-    ("bundle/", false),
-    ("staged/", false),
-    ("seg/", true),
-    ("snap/", false),
-    ("map/", true),
-    ("root/", true),
+    ("owner/", PutOrder::Serial),
+    ("frag/", PutOrder::Any),
+    ("bundle/", PutOrder::Any),
+    ("staged/", PutOrder::Any),
+    (SEGMENTS, PutOrder::Segments),
+    ("snap/", PutOrder::Any),
+    ("map/", PutOrder::Serial),
+    (ROOTS, PutOrder::Serial),
     // Beside the log: notes of its content.
-    ("size/", true),
+    ("size/", PutOrder::Serial),
 ];
 const ATTRIBUTES: &str = "attr/";
 const SEGMENTS: &str = "seg/";
@@ -94,6 +94,7 @@ impl Replica {
             (VisitStep::Read | VisitStep::Name, _) => visit.again = true,
             (VisitStep::Put, ObjectResult::Put(Ok(()))) => {
                 visit.counts.1 += 1;
+                visit.segments.retain(|number| Some(*number) != number_of(operation.key()));
                 visit.put.insert(operation.key().to_owned());
                 if let ObjectOperation::Put { data, .. } = &operation {
                     self.count_put(data);
@@ -105,6 +106,7 @@ impl Replica {
             }
             (VisitStep::Compare(data), ObjectResult::Get(Ok(there))) => {
                 visit.counts.1 += 1;
+                visit.segments.retain(|number| Some(*number) != number_of(operation.key()));
                 visit.put.insert(operation.key().to_owned());
                 if !is_head(&data, &there) {
                     return self.fence(another(operation.key()));
@@ -241,14 +243,15 @@ impl Replica {
         match id {
             StreamId::Catalog => {
                 // The objects that name volumes come last in the list.
-                let parts = catalog::REPLICATED.iter().map(|prefix| (true, part((*prefix).into())));
+                let parts = catalog::REPLICATED.iter();
+                let parts = parts.map(|prefix| (PutOrder::Serial, part((*prefix).into())));
                 visit.missing = parts.collect();
                 let extra = visit.away.iter().filter(|key| !visit.home.contains_key(*key));
                 visit.extra = extra.cloned().collect();
             }
             StreamId::Volume(volume) => {
-                let kinds = KINDS.iter().chain([&(ATTRIBUTES, true)]);
-                let parts = kinds.map(|(kind, serial)| (*serial, part(within(volume, kind))));
+                let kinds = KINDS.iter().chain([&(ATTRIBUTES, PutOrder::Serial)]);
+                let parts = kinds.map(|(kind, order)| (*order, part(within(volume, kind))));
                 visit.missing = parts.collect();
             }
         }
@@ -265,7 +268,7 @@ impl Replica {
             if visit.again && visit.under_way == 0 {
                 return self.begin_visit_again(id);
             }
-            let Some((serial, part)) = visit.missing.front_mut() else {
+            let Some((order, part)) = visit.missing.front_mut() else {
                 if visit.under_way == 0 {
                     self.all_put(id);
                 }
@@ -278,9 +281,18 @@ impl Replica {
                 visit.missing.pop_front();
                 continue;
             }
-            let most = if *serial { 1 } else { window };
+            let most = if *order == PutOrder::Serial { 1 } else { window };
             if visit.under_way >= most || visit.again {
                 return;
+            }
+            if *order == PutOrder::Segments
+                && let Some(number) = part.front().and_then(|key| number_of(key))
+            {
+                let first = visit.segments.first();
+                if first.is_some_and(|first| *first + IN_FLIGHT_MAX <= number) {
+                    return;
+                }
+                visit.segments.insert(number);
             }
             let Some(key) = part.pop_front() else { return };
             let operation = ObjectOperation::Get { key, range: None, copies: Copies::Refused };
@@ -329,6 +341,12 @@ impl Replica {
 
 fn within(volume: VolumeId, kind: &str) -> String {
     format!("{}{kind}", catalog::volume_prefix(volume))
+}
+
+/// The number of a segment.
+fn number_of(key: &str) -> Option<u64> {
+    let (volume, _) = catalog::parse_volume_key(key)?;
+    catalog::parse_number(&catalog::segment_prefix(volume), key)
 }
 
 fn names_volume(key: &str) -> bool {

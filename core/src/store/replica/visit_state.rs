@@ -21,9 +21,10 @@ pub(super) struct Visit {
     pub home: BTreeMap<String, u64>,
     /// Segments up to this one are in the replica, or nothing needs them.
     pub after: u64,
-    /// The missing objects, in order, in parts. A part begins after the end of the part before. The
-    /// flag says whether the visit puts the objects of the part one after the other.
-    pub missing: VecDeque<(bool, VecDeque<String>)>,
+    /// The missing objects, in order, in parts. A part begins after the end of the part before.
+    pub missing: VecDeque<(PutOrder, VecDeque<String>)>,
+    /// Segments on their way.
+    pub segments: BTreeSet<u64>,
     /// Of the catalog: what is there and not at home any more.
     pub extra: Vec<String>,
     /// For the catalog: volumes to visit first.
@@ -56,6 +57,16 @@ pub(super) enum Phase {
     /// The visit looks for the mark again: a store that took over meanwhile may have put the listed
     /// objects.
     MarkAgain,
+}
+
+/// How a visit puts the objects of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PutOrder {
+    Any,
+    /// One after the other.
+    Serial,
+    /// In order, and none while a segment that has to be there before it is on its way.
+    Segments,
 }
 
 /// The purpose of an operation of a visit.
@@ -92,6 +103,7 @@ impl Visit {
             home: BTreeMap::new(),
             after: 0,
             missing: VecDeque::new(),
+            segments: BTreeSet::new(),
             extra: Vec::new(),
             volumes: BTreeSet::new(),
             put: BTreeSet::new(),

@@ -1,10 +1,14 @@
 //! Decides about changes of the log: batches and operations in order of arrival, announcements, and
-//! the segment whose put is in progress.
+//! the segments whose puts are in progress.
 //!
-//! At most one put of a segment is in progress. Batches that arrive meanwhile form the next
-//! segment. The machine decides which batches count, and the content of a segment. It does not know
-//! whether the engine may write to the log. Its owner asks for the next change only while the
-//! engine has read the log to its end.
+//! Several puts of segments with batches may be in progress. Each builds on the one before, and
+//! counts once all before it exist. Any other segment goes alone, and so does the first one of an
+//! engine. Batches that arrive meanwhile form the next segment, and only much data goes ahead of an
+//! answer. So a trickle of batches has as few segments as before.
+//!
+//! The machine decides which batches count, and the content of a segment. It does not know whether
+//! the engine may write to the log. Its owner asks for the next change only while the engine has
+//! read the log to its end.
 
 use super::super::catalog;
 use super::super::event::{Event, OpenError};
@@ -154,10 +158,24 @@ impl SegmentPlan {
     }
 }
 
-/// The segment whose put is in progress.
+/// The progress of a put.
+enum PutProgress {
+    UnderWay,
+    /// The segment exists.
+    Durable,
+    /// A list of roots has to confirm that the segment is the next one of the log.
+    Confirming,
+    /// The segment of another engine is in its place.
+    Taken,
+    Damaged(OpenError),
+}
+
+/// A segment whose put is in progress.
 pub(super) struct SegmentPut {
     segment: Segment,
     data: Vec<Bytes>,
+    bytes: u64,
+    progress: PutProgress,
     change: Option<LogChange>,
     /// The session that asked is gone.
     closed: bool,
@@ -175,32 +193,46 @@ impl SegmentPut {
         (self.change, self.closed)
     }
 
+    fn number(&self) -> u64 {
+        self.segment.header.number
+    }
+
+    /// Whether nothing may go ahead beside it.
+    fn is_alone(&self) -> bool {
+        let Header { kind, token, .. } = self.segment.header;
+        kind != SegmentKind::Data || token.begins()
+    }
+
     /// The change that asked for it, if that still waits for an answer.
     fn asked(self) -> Option<LogChange> {
         self.change.filter(|_| !self.closed)
     }
 }
 
-/// The object in the place of the segment.
-pub(super) enum ReadBack {
-    /// A read of it is in progress, or the engine puts the segment again.
-    Unknown,
-    /// The segment, put by an attempt that seemed to fail.
-    Ours,
-    /// The segment of another store: that store's log is the log.
+/// The first segment that is not part of the log yet.
+pub(super) enum PutFront {
+    /// Its put, or a list of roots, is in progress. Or no put is.
+    Waits,
+    /// It exists.
+    Durable,
+    /// It exists. The engine has to confirm that it is the next one of the log.
+    Confirm(u64),
+    /// The segment of another store is in its place: that store's log is the log.
     Rival,
     Damaged(OpenError),
 }
 
-/// The waiting changes, and the put in progress.
+/// The waiting changes, and the puts in progress.
 #[derive(Default)]
 pub(super) struct Committer {
     queue: VecDeque<LogChange>,
     queue_bytes: u64,
     /// For the front of the queue, the engine has read the segments that another store wrote.
     probed: bool,
-    put: Option<SegmentPut>,
-    /// The segment of the put exists, and waits for the map that it rolls back to.
+    /// In order of the log.
+    puts: VecDeque<SegmentPut>,
+    put_bytes: u64,
+    /// The segment of the first put exists, and waits for the map that it rolls back to.
     exists: bool,
     /// The engine has to take the next number.
     fencing: bool,
@@ -255,12 +287,17 @@ impl Committer {
         self.queue_bytes
     }
 
+    /// The counter in the token of the last segment that the engine has built.
+    pub fn counter(&self) -> u64 {
+        self.counter
+    }
+
     pub fn is_putting(&self) -> bool {
-        self.put.is_some()
+        !self.puts.is_empty()
     }
 
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.put.is_none()
+        self.queue.is_empty() && self.puts.is_empty()
     }
 
     /// Since when announcements wait that no segment has carried.
@@ -277,7 +314,7 @@ impl Committer {
             self.probed = false;
         }
         self.queue.retain(|change| !leaves(change));
-        if let Some(put) = &mut self.put {
+        for put in &mut self.puts {
             put.closed |= put.change.as_ref().is_some_and(|change| change.session() == session);
         }
     }
@@ -383,7 +420,14 @@ impl Committer {
         owner: &mut Ownership,
         begins: bool,
     ) -> Option<LogChange> {
-        while self.put.is_none() {
+        loop {
+            let has_turn = match self.queue.front() {
+                Some(LogChange::Batch(_)) => self.may_put_batches(cx),
+                _ => self.puts.is_empty(),
+            };
+            if !has_turn {
+                return None;
+            }
             match self.queue.pop_front() {
                 None => {
                     self.put_announced(cx, begins);
@@ -393,7 +437,22 @@ impl Committer {
                 Some(change) => return Some(change),
             }
         }
-        None
+    }
+
+    /// Whether a segment with batches may begin. It goes ahead of others if it is worth a put of
+    /// its own.
+    fn may_put_batches(&self, cx: &Context<'_>) -> bool {
+        let Some(last) = self.puts.back() else { return true };
+        let config = cx.facts.config();
+        !last.is_alone()
+            && self.puts.len() < config.segments_in_flight
+            && self.queue_bytes >= config.segment_bytes / 2
+            && self.put_bytes + config.segment_bytes <= config.in_flight_bytes
+    }
+
+    /// The last number that the log commits once all puts in progress have ended.
+    fn committed_soon(&self, cx: &Context<'_>) -> Seq {
+        self.puts.back().map_or(cx.log.committed, |put| put.segment.header.last)
     }
 
     /// Whether the engine has read the log for that operation. If not, the operation is the queue's
@@ -445,11 +504,12 @@ impl Committer {
         batch: Batch,
     ) {
         let mut gathered: Vec<Batch> = Vec::new();
+        let committed = self.committed_soon(cx);
         let mut bytes = 0;
         let mut next = Some(batch);
         while let Some(batch) = next {
             self.queue_bytes = self.queue_bytes.saturating_sub(batch.cost());
-            let expected = gathered.last().map_or(cx.log.committed, |last| last.last) + 1;
+            let expected = gathered.last().map_or(committed, |last| last.last) + 1;
             if is_next(cx, owner, &batch, expected) {
                 bytes += batch.payload.len() as u64;
                 gathered.push(batch);
@@ -479,18 +539,30 @@ impl Committer {
         let SegmentPlan { kind, epoch, host, last, footer, records, change } = plan;
         self.counter += 1;
         let counter = if begins { self.counter | segment::BEGINS } else { self.counter };
+        let (before, previous, void_after) = match self.puts.back() {
+            Some(SegmentPut { segment: Segment { header, header_crc, .. }, .. }) => {
+                (header.number, *header_crc, header.last_void_after())
+            }
+            None => (cx.log.number, cx.log.header_crc, cx.log.void_after),
+        };
+        let number = segment::number_after(before, void_after);
+        // The engine that wrote the segment before may have had others on their way.
+        let others = begins && before > cx.facts.spec().begins_after();
         let header = Header {
             volume: cx.facts.spec().id,
-            number: cx.log.number + 1,
+            number,
             kind,
             epoch,
             host: host.unwrap_or(HostId(0)),
             token: Token { incarnation: cx.facts.incarnation(), counter },
-            first: cx.log.committed + 1,
+            first: self.committed_soon(cx) + 1,
             last,
             records_bytes: 0,
             footer_bytes: 0,
-            previous: cx.log.header_crc,
+            previous,
+            void_after,
+            voids: others,
+            ahead: self.puts.len() as u8,
             sectors: match &change {
                 Some(LogChange::Grow { sectors, .. } | LogChange::Shrink { sectors, .. }) => {
                     *sectors
@@ -500,38 +572,69 @@ impl Committer {
         };
         let (segment, data) = segment::build(header, footer, records);
         self.announce_unsaved = None;
-        self.put = Some(SegmentPut { segment, data, change, closed: false, doubtful: false });
-        self.issue_put(cx);
+        let bytes = segment.header.tail().end;
+        self.put_bytes += bytes;
+        let put = SegmentPut {
+            segment,
+            data,
+            bytes,
+            progress: PutProgress::UnderWay,
+            change,
+            closed: false,
+            doubtful: false,
+        };
+        issue_put(cx, &put);
+        self.puts.push_back(put);
     }
 
-    fn issue_put(&self, cx: &mut Context<'_>) {
-        let Some(put) = &self.put else { return };
-        let key = catalog::segment_key(cx.facts.spec().id, put.segment.header.number);
-        cx.out.put(ObjectPurpose::PutSegment, key, put.data.clone());
+    fn put_of(&mut self, number: u64) -> Option<&mut SegmentPut> {
+        self.puts.iter_mut().find(|put| put.number() == number)
     }
 
-    /// The number of the segment of the put in progress, if it is the first one of this engine: the
-    /// engine has to confirm it.
-    pub fn to_confirm(&self) -> Option<u64> {
-        let put = self.put.as_ref()?;
-        Some(put.segment.header.number).filter(|_| put.segment.header.token.begins())
+    /// The segment of that number exists, and it is this engine's.
+    pub fn handle_put(&mut self, number: u64) {
+        if let Some(put) = self.put_of(number) {
+            put.progress = PutProgress::Durable;
+        }
     }
 
-    pub fn is_putting_number(&self, number: u64) -> bool {
-        self.put.as_ref().is_some_and(|put| put.segment.header.number == number)
+    /// The progress of the first put. The others count after it.
+    pub fn front(&mut self) -> PutFront {
+        let Some(put) = self.puts.front_mut() else { return PutFront::Waits };
+        match &put.progress {
+            PutProgress::UnderWay | PutProgress::Confirming => PutFront::Waits,
+            PutProgress::Durable if put.segment.header.token.begins() => {
+                put.progress = PutProgress::Confirming;
+                PutFront::Confirm(put.number())
+            }
+            PutProgress::Durable => PutFront::Durable,
+            PutProgress::Taken => PutFront::Rival,
+            PutProgress::Damaged(error) => PutFront::Damaged(error.clone()),
+        }
     }
 
-    /// The segment of the put exists, and is the next one of the log: the caller applies it, or
-    /// hands it back.
+    /// Whether a list of roots has to confirm the segment of that number.
+    pub fn is_confirming(&self, number: u64) -> bool {
+        let confirms = |put: &SegmentPut| {
+            put.number() == number && matches!(put.progress, PutProgress::Confirming)
+        };
+        self.puts.front().is_some_and(confirms)
+    }
+
+    /// The segment of the first put exists, and is the next one of the log: the caller applies it,
+    /// or hands it back.
     pub fn take_confirmed(&mut self) -> Option<SegmentPut> {
         self.exists = false;
-        self.put.take()
+        let put = self.puts.pop_front()?;
+        self.put_bytes -= put.bytes;
+        Some(put)
     }
 
     /// The segment exists, and waits for a map.
     pub fn wait_for_map(&mut self, put: SegmentPut) {
         self.exists = true;
-        self.put = Some(put);
+        self.put_bytes += put.bytes;
+        self.puts.push_front(put);
     }
 
     /// Whether there is such a segment.
@@ -545,45 +648,36 @@ impl Committer {
         self.fencing = false;
     }
 
-    /// An object exists in the segment's place. Reads it, because an attempt that seemed to fail
-    /// may have put the segment.
-    pub fn read_back(&self, cx: &mut Context<'_>) {
-        let Some(put) = &self.put else { return };
-        let key = catalog::segment_key(cx.facts.spec().id, put.segment.header.number);
-        cx.out.read_range(ObjectPurpose::ReadBack, key, 0..HEADER_BYTES as u64);
-    }
-
-    /// Takes the header of what is in the segment's place; nothing if there is nothing.
-    pub fn handle_read_back(&mut self, cx: &mut Context<'_>, data: Option<&[u8]>) -> ReadBack {
-        let Some(put) = &mut self.put else { return ReadBack::Unknown };
-        let Some(data) = data else {
-            self.issue_put(cx);
-            return ReadBack::Unknown;
+    /// Takes the header of the object in the place of the segment of that number; nothing if there
+    /// is nothing. An attempt that seemed to fail may have put the segment.
+    pub fn handle_read_back(&mut self, cx: &mut Context<'_>, number: u64, data: Option<&[u8]>) {
+        let Some(put) = self.put_of(number) else { return };
+        let Some(data) = data else { return issue_put(cx, put) };
+        let damaged = |reason: String| {
+            let key = catalog::segment_key(cx.facts.spec().id, number);
+            PutProgress::Damaged(OpenError::Damaged { key, reason })
         };
-        let key = || catalog::segment_key(cx.facts.spec().id, put.segment.header.number);
-        match segment::parse_header(data) {
+        put.progress = match segment::parse_header(data) {
             Ok((header, crc)) if header.token == put.segment.header.token => {
                 if crc == put.segment.header_crc {
-                    return ReadBack::Ours;
+                    PutProgress::Durable
+                } else {
+                    damaged("it has the token of another segment".to_owned())
                 }
-                let reason = "it has the token of another segment".to_owned();
-                ReadBack::Damaged(OpenError::Damaged { key: key(), reason })
             }
-            Ok(_) => ReadBack::Rival,
+            Ok(_) => PutProgress::Taken,
             Err(_) if !put.doubtful => {
                 put.doubtful = true;
-                self.read_back(cx);
-                ReadBack::Unknown
+                return read_back(cx, number);
             }
-            Err(error) => {
-                ReadBack::Damaged(OpenError::Damaged { key: key(), reason: error.to_string() })
-            }
-        }
+            Err(error) => damaged(error.to_string()),
+        };
     }
 
-    /// Another store wrote the segment in this place: its content was not this engine's.
+    /// Another store wrote the segment in the place of the first put: the content was not this
+    /// engine's. The segments after it never count, wherever they arrive.
     pub fn lost(&mut self, cx: &mut Context<'_>, owner: &mut Ownership) {
-        let Some(put) = self.put.take() else { return };
+        let Some(put) = self.take_puts(cx.out) else { return };
         if put.change.is_none() {
             let reason = "another store wrote to the volume: resume";
             owner.refuse_holder(cx, Some(cx.log.epoch()), reason);
@@ -602,9 +696,23 @@ impl Committer {
         self.announce_unsaved = None;
     }
 
-    /// Gives up the put in progress. Returns the change that still waits for an answer to it.
-    pub fn give_up_put(&mut self) -> Option<LogChange> {
-        self.put.take().and_then(SegmentPut::asked)
+    /// Gives up the puts in progress. They may have their effect. Returns the first one.
+    fn take_puts(&mut self, out: &mut Outputs) -> Option<SegmentPut> {
+        out.retain(|purpose| {
+            !matches!(
+                purpose,
+                ObjectPurpose::PutSegment(_)
+                    | ObjectPurpose::ReadBack(_)
+                    | ObjectPurpose::ConfirmPut(_)
+            )
+        });
+        (self.put_bytes, self.exists) = (0, false);
+        std::mem::take(&mut self.puts).into_iter().next()
+    }
+
+    /// Gives up the puts in progress. Returns the change that still waits for an answer.
+    pub fn give_up_puts(&mut self, out: &mut Outputs) -> Option<LogChange> {
+        self.take_puts(out).and_then(SegmentPut::asked)
     }
 
     /// Gives up what waits.
@@ -612,6 +720,17 @@ impl Committer {
         self.queue_bytes = 0;
         std::mem::take(&mut self.queue)
     }
+}
+
+fn issue_put(cx: &mut Context<'_>, put: &SegmentPut) {
+    let key = catalog::segment_key(cx.facts.spec().id, put.number());
+    cx.out.put(ObjectPurpose::PutSegment(put.number()), key, put.data.clone());
+}
+
+/// An object exists in the place of the segment of that number. Reads it.
+pub(super) fn read_back(cx: &mut Context<'_>, number: u64) {
+    let key = catalog::segment_key(cx.facts.spec().id, number);
+    cx.out.read_range(ObjectPurpose::ReadBack(number), key, 0..HEADER_BYTES as u64);
 }
 
 /// Whether the batch is the next one. Answers one that the log has already, and refuses one that

@@ -9,7 +9,7 @@
 use super::super::catalog;
 use super::super::log::LogState;
 use super::super::open::{Part, Replay};
-use super::super::segment::{self, Segment, SegmentKind};
+use super::super::segment::{self, Header, Segment, SegmentKind};
 use super::super::session::SessionId;
 use super::context::Context;
 use super::facts::Facts;
@@ -45,7 +45,7 @@ struct Diff {
     /// The engine does not read segments at or below this number; 0 is before the first.
     floor: u64,
     /// The next segment to ask for, going down.
-    next: u64,
+    next: NextNumber,
     reading: usize,
     /// The newest segment that the engine could not read, 0 for none.
     failed: u64,
@@ -60,14 +60,61 @@ impl Diff {
     /// Whether a header belongs to this log, as far as the engine has read its neighbors. A store
     /// without contact may have put a segment in the place of a deleted one, and that one does not
     /// belong to the log.
-    fn link(&mut self, number: u64, crc: u32, previous: u32) -> bool {
+    fn link(&mut self, header: &Header, crc: u32) -> bool {
+        let Header { number, previous, .. } = *header;
         self.links.insert(number, (crc, previous));
-        let above = match self.links.get(&(number + 1)) {
+        let above = match self.links.get(&header.number_after()) {
             _ if number == self.top.0 => Some(self.top.1),
             link => link.map(|(_, previous)| *previous),
         };
-        let below = self.links.get(&(number - 1)).map(|(crc, _)| *crc);
+        let below = self.links.get(&header.number_before()).map(|(crc, _)| *crc);
         above.is_none_or(|above| above == crc) && below.is_none_or(|below| below == previous)
+    }
+
+    /// Takes the header of a segment, which may be the one that the next number depends on.
+    fn learn(&mut self, header: &Header) {
+        if self.next == NextNumber::Asked(header.number) {
+            self.next = NextNumber::before(header.number, header.void_after);
+        }
+    }
+
+    /// Takes the number of the next segment to ask for, if that is known.
+    fn take_next(&mut self) -> Option<u64> {
+        let (number, next) = match self.next {
+            NextNumber::Known { number, void_after } => {
+                (number, NextNumber::before(number, void_after))
+            }
+            NextNumber::First(number) => (number, NextNumber::Asked(number)),
+            NextNumber::Asked(_) => return None,
+        };
+        if number <= self.floor || self.reading as u64 >= WINDOW {
+            return None;
+        }
+        self.next = next;
+        Some(number)
+    }
+}
+
+/// The number of the next segment, going down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NextNumber {
+    /// The last void numbers before it follow `void_after`.
+    Known { number: u64, void_after: u64 },
+    /// Void numbers follow it. Its header says what is before it.
+    First(u64),
+    /// A read of that header is in progress, or has failed.
+    Asked(u64),
+}
+
+impl NextNumber {
+    /// The one before `number`, which comes after the void numbers that follow `void_after`.
+    fn before(number: u64, void_after: u64) -> NextNumber {
+        let before = segment::number_before(number, void_after);
+        if before == void_after {
+            NextNumber::First(before)
+        } else {
+            NextNumber::Known { number: before, void_after }
+        }
     }
 }
 
@@ -113,7 +160,11 @@ impl MapDiffs {
             to,
             since: since.seq,
             floor: next.saturating_sub(SEGMENTS_MAX).max(begins),
-            next,
+            next: if next == cx.log.void_after {
+                NextNumber::First(next)
+            } else {
+                NextNumber::Known { number: next, void_after: cx.log.void_after }
+            },
             reading: 0,
             failed: 0,
             top: (next, cx.log.header_crc),
@@ -129,9 +180,8 @@ impl MapDiffs {
     /// Asks for more segments, or answers if there are none.
     fn go_on(&mut self, facts: &Facts, out: &mut Outputs, key: u64) {
         let Some(diff) = self.diffs.get_mut(&key) else { return };
-        while diff.next > diff.floor && (diff.reading as u64) < WINDOW {
-            read_part(facts, out, key, diff.next, Part::Header);
-            diff.next -= 1;
+        while let Some(number) = diff.take_next() {
+            read_part(facts, out, key, number, Part::Header);
             diff.reading += 1;
         }
         if diff.reading > 0 {
@@ -193,9 +243,10 @@ impl MapDiffs {
         if header.volume != facts.spec().id || header.number != number {
             return None;
         }
-        if part == Part::Header && !diff.link(number, crc, header.previous) {
+        if part == Part::Header && !diff.link(&header, crc) {
             return None;
         }
+        diff.learn(&header);
         if header.last <= diff.since {
             // All before it is older still.
             diff.floor = diff.floor.max(number);
@@ -203,7 +254,7 @@ impl MapDiffs {
         }
         if header.first <= diff.since + 1 {
             diff.floor = diff.floor.max(number - 1);
-        } else if number == diff.floor + 1 {
+        } else if header.number_before() <= diff.floor {
             // The last segment that the engine may read does not reach back far enough.
             return None;
         }

@@ -19,9 +19,8 @@
 //! | [`outputs`] | the outputs, and the retries of operations on objects |
 //!
 //! Some requests change the log or depend on its end: batches, attach, resume, detach, lost and
-//! accept-loss. They go through one queue in order of arrival. At most one put of a segment is in
-//! progress; batches that arrive meanwhile form the next segment. Reads and announcements do not
-//! wait in the queue.
+//! accept-loss. They go through one queue in order of arrival. Segments with batches may be on their
+//! way together, any other one goes alone. Reads and announcements do not wait in the queue.
 
 /// The state that a machine may read, and the place for its outputs.
 macro_rules! cx {
@@ -555,7 +554,7 @@ impl Volume {
 
     /// Looks for segments that another store has written.
     fn catch_up(&mut self) {
-        self.reader.catch_up_after(&self.facts, self.log.number);
+        self.reader.catch_up_after(&self.facts, &self.log);
         self.advance_log();
     }
 
@@ -575,8 +574,8 @@ impl Volume {
         self.sizes.applied(cx!(self), segment, self.owner.session());
     }
 
-    /// Begins the next entries of the queue, until a put of a segment or a read of the log is in
-    /// progress.
+    /// Begins the next entries of the queue, until enough puts of segments, or a read of the log,
+    /// are in progress.
     fn advance_queue(&mut self) {
         self.advance_snapshots();
         while self.reader.is_running()
@@ -629,7 +628,7 @@ impl Volume {
         }
     }
 
-    /// The segment of the put exists, and is the next one of the log.
+    /// The segment of the first put exists, and is the next one of the log.
     fn segment_confirmed(&mut self) {
         let Some(put) = self.commits.take_confirmed() else { return };
         if !self.may_apply(put.segment()) {
@@ -645,9 +644,10 @@ impl Volume {
     /// The log has continued far beyond here: the engine's state has no value.
     fn restart(&mut self) {
         self.out.event(Event::LeftBehind { segment: self.log.number });
-        // The put may have its effect. Then this engine reads the segment like any other, or no
+        // The puts may have their effect. Then this engine reads the segments like any other, or no
         // engine does.
         self.commits.lost(cx!(self), &mut self.owner);
+        self.reader.disown(self.commits.counter());
         self.drop_holder();
         self.reads.abandon(cx!(self), access!(self));
         self.diffs.refuse_all(&self.facts, &mut self.out);
@@ -685,7 +685,7 @@ impl Volume {
     /// Answers everything that waits: the engine will do none of it.
     fn refuse_all(&mut self, reason: &str) {
         self.owner.refuse_holder(cx!(self), None, reason);
-        if let Some(change) = self.commits.give_up_put() {
+        if let Some(change) = self.commits.give_up_puts(&mut self.out) {
             self.refuse_change(change);
         }
         self.reads.refuse(cx!(self), access!(self), true);

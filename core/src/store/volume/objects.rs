@@ -2,7 +2,7 @@
 
 use super::Volume;
 use super::collector::Collector;
-use super::committer::ReadBack;
+use super::committer::{self, PutFront};
 use super::context::Context;
 use super::log_reader::{Beginning, SnapshotMap};
 use super::maintenance::{self, Surroundings};
@@ -70,8 +70,11 @@ impl Volume {
     /// name comes only once.
     fn put(&mut self, purpose: ObjectPurpose, exists: bool) {
         match purpose {
-            ObjectPurpose::PutSegment if exists => self.commits.read_back(cx!(self)),
-            ObjectPurpose::PutSegment => self.segment_put(),
+            ObjectPurpose::PutSegment(number) if exists => committer::read_back(cx!(self), number),
+            ObjectPurpose::PutSegment(number) => {
+                self.commits.handle_put(number);
+                self.advance_puts();
+            }
             ObjectPurpose::PutOwner(generation) if exists => {
                 maintenance::read_owner(cx!(self), generation);
             }
@@ -108,9 +111,9 @@ impl Volume {
             ObjectPurpose::ReadLog { number, part } => {
                 self.reader.handle_part(number, part, data);
             }
-            ObjectPurpose::ReadBack => {
-                let found = self.commits.handle_read_back(cx!(self), data.as_deref());
-                self.segment_read_back(found);
+            ObjectPurpose::ReadBack(number) => {
+                self.commits.handle_read_back(cx!(self), number, data.as_deref());
+                self.advance_puts();
             }
             ObjectPurpose::ReadOwner(generation) => {
                 self.map.owner_read(cx!(self), around!(self), generation, data);
@@ -196,18 +199,18 @@ impl Volume {
             Beginning::Unknown => {}
             Beginning::Empty => {
                 self.log = LogState::new(self.facts.spec(), announce_max);
-                self.reader.replay_after(&self.facts, self.log.number);
+                self.reader.replay_after(&self.facts, &self.log);
             }
             Beginning::Root(name, root) => {
                 self.log = root.state.clone();
                 self.map.begin_with(&self.facts, name, *root);
-                self.reader.replay_after(&self.facts, self.log.number);
+                self.reader.replay_after(&self.facts, &self.log);
             }
             Beginning::Clone(root) => {
                 self.log = LogState { volume: self.facts.spec().id, clean: true, ..root.state };
                 self.log.announced = Outstanding::new(announce_max);
                 self.map.begin_with_clone(&self.facts, self.log.clone(), root.levels);
-                self.reader.replay_after(&self.facts, self.log.number);
+                self.reader.replay_after(&self.facts, &self.log);
             }
             Beginning::Moved(root) => self.gc.adopt(&self.facts, root.moved),
             Beginning::Snapshot { newest, name, root } => {
@@ -228,21 +231,35 @@ impl Volume {
         self.route_map();
     }
 
-    /// The segment exists, and it is this engine's.
-    fn segment_put(&mut self) {
-        match self.commits.to_confirm() {
-            Some(number) => {
-                let prefix = catalog::root_prefix(self.facts.spec().id);
-                self.out.list(ObjectPurpose::ConfirmPut(number), prefix);
+    /// Applies the segments that exist, in the order of the log.
+    fn advance_puts(&mut self) {
+        loop {
+            match self.commits.front() {
+                PutFront::Waits => return,
+                PutFront::Durable => {
+                    self.segment_confirmed();
+                    if self.commits.waits_for_map() {
+                        return;
+                    }
+                }
+                PutFront::Confirm(number) => {
+                    let prefix = catalog::root_prefix(self.facts.spec().id);
+                    return self.out.list(ObjectPurpose::ConfirmPut(number), prefix);
+                }
+                PutFront::Rival => {
+                    self.commits.lost(cx!(self), &mut self.owner);
+                    self.reader.disown(self.commits.counter());
+                    return self.catch_up();
+                }
+                PutFront::Damaged(error) => return self.fail(error),
             }
-            None => self.segment_confirmed(),
         }
     }
 
     /// Takes the list of roots after the put of this engine's first segment. That segment has to be
     /// the next one of the log.
     fn put_confirmed(&mut self, number: u64, list: &[ObjectMeta]) {
-        if !self.commits.is_putting_number(number) {
+        if !self.commits.is_confirming(number) {
             return;
         }
         let roots = roots::names(self.facts.spec().id, list);
@@ -250,18 +267,6 @@ impl Volume {
             self.segment_confirmed();
         } else {
             self.restart();
-        }
-    }
-
-    fn segment_read_back(&mut self, found: ReadBack) {
-        match found {
-            ReadBack::Unknown => {}
-            ReadBack::Ours => self.segment_put(),
-            ReadBack::Rival => {
-                self.commits.lost(cx!(self), &mut self.owner);
-                self.catch_up();
-            }
-            ReadBack::Damaged(error) => self.fail(error),
         }
     }
 }

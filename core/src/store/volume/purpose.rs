@@ -30,8 +30,10 @@ pub(super) enum ObjectPurpose {
         number: u64,
         part: Part,
     },
-    PutSegment,
-    ReadBack,
+    /// Of that number.
+    PutSegment(u64),
+    /// Of the object in the place of that segment.
+    ReadBack(u64),
     ListOwners,
     PutOwner(u64),
     ReadOwner(u64),

@@ -93,7 +93,7 @@ pub(super) fn may_create(
 
 /// The note of the segment that takes a snapshot.
 pub(super) fn taken(log: &LogState, name: &str, id: VolumeId, created: u64) -> Note {
-    Note { segment: log.number + 1, id, created, name: name.to_owned() }
+    Note { segment: log.next_number(), id, created, name: name.to_owned() }
 }
 
 /// The segment of the snapshot for a clone; and the answer, if the log has noted the clone already.

@@ -30,6 +30,7 @@ mod damage;
 mod diff;
 mod diffs;
 mod early;
+mod in_flight;
 mod maintenance;
 mod ownership;
 mod resize;
@@ -398,7 +399,7 @@ pub(super) fn writes_in(objects: &Objects) -> Vec<Write> {
 }
 
 pub(super) fn same_state(a: &LogState, b: &LogState) {
-    assert_eq!((a.number, a.sectors), (b.number, b.sectors));
+    assert_eq!((a.number, a.void_after, a.sectors), (b.number, b.void_after, b.sectors));
     assert_eq!(a.header_crc, b.header_crc);
     assert_eq!(a.history, b.history);
     assert_eq!((a.committed, a.clean), (b.committed, b.clean));

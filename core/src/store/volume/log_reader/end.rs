@@ -17,13 +17,16 @@
 
 use crate::store::catalog::RootName;
 use crate::store::event::OpenError;
-use crate::store::segment::Segment;
+use crate::store::segment::{BEGINS, Segment};
 
 /// The facts about the end of the log.
 #[derive(Default)]
 pub(super) struct LogEnd {
     /// This engine wrote the last applied segment.
     wrote_last: bool,
+    /// The last segment, by the counter in its token, that this engine has built and may have given
+    /// up. Any that it gave up may still arrive. So up to there the engine counts as another one.
+    disowned: u64,
     /// The first one read that follows a segment of another engine, neither being this one's; 0 for
     /// none.
     begun: u64,
@@ -43,7 +46,7 @@ struct Ending {
 impl LogEnd {
     /// The roots there were when opening began.
     pub fn opens(&mut self, newest: Option<RootName>) {
-        *self = LogEnd { listed: newest, ..LogEnd::default() };
+        *self = LogEnd { listed: newest, disowned: self.disowned, ..LogEnd::default() };
     }
 
     pub fn is_listing(&self) -> bool {
@@ -55,19 +58,24 @@ impl LogEnd {
         self.wrote_last
     }
 
+    /// The engine gives up its segments on their way, the last of them with that counter.
+    pub fn disown(&mut self, counter: u64) {
+        (self.disowned, self.wrote_last) = (counter, false);
+    }
+
     /// The engine has applied a segment.
     pub fn moved(&mut self, incarnation: u128, segment: &Segment) {
         let token = segment.header.token;
-        let own = token.incarnation == incarnation;
+        let own = token.incarnation == incarnation && token.counter & !BEGINS > self.disowned;
         if token.begins() && !own && !self.wrote_last && self.begun == 0 {
             self.begun = segment.header.number;
         }
         self.wrote_last = own;
     }
 
-    /// No segment follows the last applied one, `reached`, or no valid one: a list of roots begins.
-    pub fn ends(&mut self, reached: u64, applied: u64, outcome: Result<(), OpenError>) {
-        let base = reached - applied.min(reached);
+    /// No segment follows the last applied one, or no valid one: a list of roots begins. `base` is
+    /// the last segment that the engine knew before.
+    pub fn ends(&mut self, base: u64, applied: u64, outcome: Result<(), OpenError>) {
         self.ending = Some(Ending { base, applied, outcome });
     }
 

@@ -372,15 +372,15 @@ impl LogReader {
         Beginning::Snapshot { newest, name, root: Box::new(root) }
     }
 
-    /// Reads the segments after that one.
-    pub fn replay_after(&mut self, facts: &Facts, number: u64) {
-        let replay = Replay::new(facts.spec().id, number + 1, OPEN_WINDOW);
-        self.phase = Phase::Opening(Opening::Replay(replay));
+    /// Reads the segments after that state of the log.
+    pub fn replay_after(&mut self, facts: &Facts, log: &LogState) {
+        let proves = facts.config().proves_segments;
+        self.phase = Phase::Opening(Opening::Replay(Replay::after(log, proves, OPEN_WINDOW)));
     }
 
-    /// Looks for segments after that one that another store has written.
-    pub fn catch_up_after(&mut self, facts: &Facts, number: u64) {
-        self.phase = Phase::CatchingUp(Replay::new(facts.spec().id, number + 1, 1));
+    /// Looks for segments after that state of the log that another store has written.
+    pub fn catch_up_after(&mut self, facts: &Facts, log: &LogState) {
+        self.phase = Phase::CatchingUp(Replay::after(log, facts.config().proves_segments, 1));
     }
 
     fn replay(&mut self) -> Option<&mut Replay> {
@@ -438,6 +438,11 @@ impl LogReader {
         self.end.moved(facts.incarnation(), segment);
     }
 
+    /// The engine gives up its segments on their way, the last of them with that counter.
+    pub fn disown(&mut self, counter: u64) {
+        self.end.disown(counter);
+    }
+
     /// Whether the next segment is the first one of this engine after one of another.
     pub fn begins(&self) -> bool {
         !self.end.wrote_last()
@@ -460,7 +465,8 @@ impl LogReader {
         if applied == 0 && self.end.wrote_last() && outcome.is_ok() {
             return LogEnded::Ended(applied);
         }
-        self.end.ends(cx.log.number, applied, outcome);
+        let base = self.replay().map_or(cx.log.number, |replay| replay.base());
+        self.end.ends(base, applied, outcome);
         cx.out.list(ObjectPurpose::ListEnd, catalog::root_prefix(cx.facts.spec().id));
         LogEnded::Unknown
     }

@@ -574,7 +574,7 @@ impl MapMaintenance {
         let through = self.writer.roots().through();
         if number < through || self.writer.tree().is_rolled_back_after(number) {
             // The table begins later than that.
-            search.rebuild(cx.facts);
+            search.rebuild();
         } else {
             self.adopt_found(cx);
         }

@@ -32,8 +32,8 @@ pub(super) struct Rebuild {
 
 impl Rebuild {
     /// Nothing yet: the root itself.
-    pub fn new(facts: &Facts, state: LogState) -> Rebuild {
-        let replay = Replay::new(facts.spec().id, state.number + 1, OPEN_WINDOW);
+    pub fn new(state: LogState) -> Rebuild {
+        let replay = Replay::after(&state, true, OPEN_WINDOW);
         let (table, split, states) = (Table::new(), Vec::new(), LogStates::new());
         Rebuild { replay, state, table, split, states }
     }

@@ -151,9 +151,9 @@ impl Search {
     }
 
     /// Begins to read the segments after the root again.
-    pub fn rebuild(&mut self, facts: &Facts) {
+    pub fn rebuild(&mut self) {
         if let Phase::Newer { name, root, .. } = std::mem::replace(&mut self.phase, Phase::List) {
-            let rebuild = Box::new(Rebuild::new(facts, root.state.clone()));
+            let rebuild = Box::new(Rebuild::new(root.state.clone()));
             self.phase = Phase::Older { name, root, rebuild };
         }
     }

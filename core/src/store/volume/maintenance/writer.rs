@@ -24,7 +24,7 @@ use crate::store::map::tree::{self, Output, Tree};
 use crate::store::map::{self, Get};
 use crate::store::object::{Copies, StorageError, StorageErrorKind};
 use crate::store::root::{self, Pins};
-use crate::store::segment::{Segment, SegmentKind};
+use crate::store::segment::{IN_FLIGHT_MAX, Segment, SegmentKind};
 use bytes::Bytes;
 
 /// At this number of entries a table is worth a flush when memory is short.
@@ -364,7 +364,11 @@ impl MapWriter {
         (unnoted, at_rest): (bool, bool),
     ) -> bool {
         let (number, config) = (log.number, facts.config());
-        let since = number - self.roots.through().min(number);
+        let through = self.roots.through();
+        // Void numbers are not segments.
+        let void =
+            if (through.max(1)..number).contains(&log.void_after) { IN_FLIGHT_MAX - 1 } else { 0 };
+        let since = (number - through.min(number)).saturating_sub(void);
         if self.tree.is_flushing()
             || facts.is_readonly()
             // The levels must stay the map of a snapshot until its root exists.
