@@ -512,6 +512,36 @@ fn what_a_segment_names_is_there_before_it() {
     }
 }
 
+/// Home puts one segment after the other. The replica puts many at a time, and never one that a
+/// reader of the log would miss another one by.
+#[test]
+fn several_segments_go_at_a_time() {
+    let mut rig = Rig::new();
+    let limits = Limits { window: 40, held_bytes: 1 << 20, entries: 100, ..LIMITS };
+    rig.replica = Replica::new(rig.now, limits);
+    let put = |rig: &mut Rig, key: String| {
+        let (began, data) = (rig.replica.begin(), Bytes::from_static(b"ours"));
+        rig.home.insert(key.clone(), data.clone());
+        rig.replica.put(rig.now, began, &key, Some(&[data]), false);
+        rig.poll();
+    };
+    put(&mut rig, catalog::segment_key(id(0), 1));
+    settle(&mut rig);
+    for number in 2..=40 {
+        put(&mut rig, catalog::segment_key(id(0), number));
+    }
+    assert_eq!(rig.pending.len() as u64, IN_FLIGHT_MAX);
+    // The first one is late: the others wait for it.
+    while rig.pending.len() > 1 {
+        rig.carry_out(1, true, false);
+        rig.poll();
+    }
+    assert_eq!(rig.away.len() as u64, IN_FLIGHT_MAX);
+    assert!(!rig.away.contains_key(&catalog::segment_key(id(0), 2)));
+    settle(&mut rig);
+    assert_eq!(rig.away.len(), 40);
+}
+
 /// A replica is in step if it lacks nothing from before the moment. A takeover of a replica that
 /// lags loses committed writes.
 #[test]
