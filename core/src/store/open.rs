@@ -157,8 +157,11 @@ impl Replay {
 
     /// Looks at the leftovers that the next segment makes void, as far as the replay has asked for
     /// them. The engine before wrote them. If one of them proves the next segment, that is not the
-    /// segment that once was there.
+    /// segment that once was there. A replica may lack a segment that its leftovers prove.
     fn check_leftovers(&self) -> Option<ReplayStep> {
+        if !self.proves {
+            return None;
+        }
         let entry = self.slots.get(&self.next)?;
         let header = entry.header.filter(|_| matches!(entry.progress, Progress::Ready(_)))?;
         let header = Some(header).filter(|header| header.number == self.next)?;

@@ -219,3 +219,30 @@ fn the_first_segment_of_an_engine_is_missed() {
     again.settle(&mut objects);
     assert_eq!(again.volume.failed(), Some(&OpenError::Missing { key }));
 }
+
+/// The leftovers in a replica prove nothing: home had more than the replica. A store that takes
+/// over there goes on, and so does the one after it.
+#[test]
+fn leftovers_in_a_former_replica_stop_nobody() {
+    let mut home = Objects::default();
+    let mut rig = shipped(&mut home, &config(), 5);
+    rig.settle(&mut home);
+    let there = Config { proves_segments: false, ..config() };
+    // The last segment says that all before it were durable, as they were at home.
+    ship(&mut rig, 6..=6);
+    rig.settle(&mut home);
+    let mut objects = home.clone();
+    for number in [4, 6] {
+        objects.0.remove(&catalog::segment_key(ID, number));
+    }
+    let mut rig = Rig::open(7, &there);
+    rig.settle(&mut objects);
+    assert_eq!((rig.volume.failed(), rig.volume.state().committed), (None, 2));
+    rig.resume(&mut objects, 1, 1, 1).unwrap();
+    ship(&mut rig, 3..=6);
+    rig.settle(&mut objects);
+    let mut again = Rig::open(8, &there);
+    again.settle(&mut objects);
+    assert_eq!((again.volume.failed(), again.volume.state().committed), (None, 6));
+    same_state(again.volume.state(), rig.volume.state());
+}
