@@ -246,3 +246,38 @@ fn leftovers_in_a_former_replica_stop_nobody() {
     assert_eq!((again.volume.failed(), again.volume.state().committed), (None, 6));
     same_state(again.volume.state(), rig.volume.state());
 }
+
+/// An engine begins anew with segments on its way. They arrive among those that it puts next.
+#[test]
+fn an_engine_that_begins_anew_disowns_what_it_has_on_its_way() {
+    let mut objects = Objects::default();
+    let mut rig = shipped(&mut objects, &config(), 6);
+    let mut late = std::mem::take(&mut rig.pending);
+    late.reverse();
+    let mut arrive = |objects: &mut Objects| {
+        if let Some((_, operation)) = late.pop() {
+            objects.execute(&operation, Fate::Good);
+        }
+    };
+    rig.volume.restart();
+    rig.collect();
+    arrive(&mut objects);
+    let mut committed = 0;
+    for session in 2..20 {
+        committed = rig.resume(&mut objects, session, 1, 1).unwrap().committed;
+        for number in committed + 1..=6 {
+            rig.send(session, Lane::Drain, batch(1, number, &[write(number)]));
+        }
+        arrive(&mut objects);
+        // The newest one is the first to arrive.
+        while let Some(last) = rig.pending.len().checked_sub(1) {
+            rig.execute(&mut objects, last, Fate::Good);
+        }
+        assert_eq!(rig.volume.failed(), None);
+    }
+    assert_eq!(committed, 6);
+    assert_eq!(writes_in(&objects), (1..=6).map(write).collect::<Vec<_>>());
+    let mut again = Rig::open(8, &config());
+    again.settle(&mut objects);
+    same_state(again.volume.state(), rig.volume.state());
+}
