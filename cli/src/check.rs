@@ -454,7 +454,9 @@ fn handle_gap(
     until: u64,
     report: &mut Report,
 ) {
-    for number in (log.next()..until).take(MAX_GAP) {
+    let header = 0..segment::HEADER_BYTES as u64;
+    let object = objects.read(&catalog::segment_key(spec.id, until), header).unwrap_or_default();
+    for number in log.missing(until, &object).take(MAX_GAP) {
         report.damage.push(Damage {
             file: objects.place(&catalog::segment_key(spec.id, number)),
             offset: None,

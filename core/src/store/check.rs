@@ -171,6 +171,16 @@ impl LogCheck {
         self.state.sectors = MAX_VOLUME_SECTORS;
     }
 
+    /// The segments from the next one to the one before `until`, which are missing. The segment
+    /// `until`, with that beginning, says which of these numbers are void.
+    pub fn missing(&self, until: u64, object: &[u8]) -> impl Iterator<Item = u64> + use<> {
+        let void_after = segment::parse_header(object).map_or(0, |(header, _)| header.void_after);
+        let is_void = move |number: u64| {
+            segment::number_before(number.saturating_add(1), void_after) != number
+        };
+        (self.next()..until).filter(move |number| !is_void(*number))
+    }
+
     /// Whether a segment, with that beginning, may exist after the end of the log: a dead engine
     /// had it on its way. It does not count. `proves`: the segments prove those before them.
     #[must_use]

@@ -281,3 +281,30 @@ fn an_engine_that_begins_anew_disowns_what_it_has_on_its_way() {
     again.settle(&mut objects);
     same_state(again.volume.state(), rig.volume.state());
 }
+
+/// After a damaged first segment of an engine, an offline check knows that no number is missing.
+#[test]
+fn void_numbers_are_not_missing_after_damage() {
+    let mut objects = Objects::default();
+    drop(shipped(&mut objects, &config(), 0));
+    let mut rig = Rig::open(7, &config());
+    rig.settle(&mut objects);
+    rig.resume(&mut objects, 1, 1, 1).unwrap();
+    ship(&mut rig, 1..=3);
+    rig.settle(&mut objects);
+    let of = |number| objects.0[&catalog::segment_key(ID, number)].clone();
+    let (first, next) = (2, 2 + IN_FLIGHT_MAX);
+    for whole in [true, false] {
+        let mut check = LogCheck::new(&spec());
+        check.handle_segment(&of(1)).unwrap();
+        if whole {
+            check.handle_segment(&Bytes::from_static(b"damaged")).unwrap_err();
+        }
+        let missing: Vec<u64> = check.missing(next, &of(next)).collect();
+        assert_eq!(missing, [first].as_slice()[usize::from(whole)..]);
+        check.handle_missing(next - 1);
+        check.handle_segment(&of(next)).unwrap();
+        check.handle_segment(&of(next + 1)).unwrap();
+        assert_eq!(check.next(), next + 2);
+    }
+}
