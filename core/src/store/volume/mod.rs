@@ -534,6 +534,9 @@ impl Volume {
         match self.reader.resume(cx!(self), applied) {
             Resumed::Failed(error) => self.fail(error),
             Resumed::Opened(held) => {
+                for to in self.sizes.due() {
+                    self.reply_resized(to);
+                }
                 for (session, lane, frame) in held {
                     self.message(session, lane, frame);
                 }

@@ -590,7 +590,7 @@ impl Volume {
 
     /// Tells the size of the volume once the location has noted it.
     pub(super) fn reply_resized(&mut self, to: ReplyAddress) {
-        if self.sizes.is_noted_for(to) {
+        if self.sizes.is_noted_for(to, self.reader.is_open()) {
             let info = self.volume_info();
             self.out.reply(to, Ok(VolumeReply::Volume(info)));
         }

@@ -107,12 +107,18 @@ impl SizeNotes {
     /// The location has noted a size: returns the requesters whose answer is due now.
     pub fn noted(&mut self, number: u64) -> Vec<ReplyAddress> {
         self.unnoted.remove(&number);
+        self.due()
+    }
+
+    /// The requesters whose answer is due now.
+    pub fn due(&mut self) -> Vec<ReplyAddress> {
         if self.is_unnoted() { Vec::new() } else { std::mem::take(&mut self.waiting) }
     }
 
     /// Whether the requester can have its answer now. If not, the requester gets it after the note.
-    pub fn is_noted_for(&mut self, to: ReplyAddress) -> bool {
-        let noted = !self.is_unnoted();
+    /// `open`: the engine knows the log, and so the size. An engine that begins anew does not yet.
+    pub fn is_noted_for(&mut self, to: ReplyAddress, open: bool) -> bool {
+        let noted = open && !self.is_unnoted();
         if !noted {
             self.waiting.push(to);
         }

@@ -29,6 +29,7 @@ enum Action {
     Step { store: usize, pick: usize, fate: Fate },
     Tick { store: usize },
     Crash { store: usize, late: bool },
+    Restart { store: usize },
     Check { store: usize },
 }
 
@@ -62,6 +63,7 @@ fn action() -> impl Strategy<Value = Action> {
             .prop_map(|(store, pick, fate)| Action::Step { store, pick, fate }),
         4 => store.clone().prop_map(|store| Action::Tick { store }),
         1 => (store.clone(), any::<bool>()).prop_map(|(store, late)| Action::Crash { store, late }),
+        1 => store.clone().prop_map(|store| Action::Restart { store }),
         1 => store.prop_map(|store| Action::Check { store }),
     ]
 }
@@ -235,6 +237,14 @@ impl World {
                 }
                 for host in &mut self.hosts {
                     host.attached &= host.store != store;
+                }
+            }
+            // The engine begins anew, with everything that it has on its way.
+            Action::Restart { store } => {
+                let rig = &mut self.stores[store];
+                if rig.volume.reader.is_running() {
+                    rig.volume.restart();
+                    rig.collect();
                 }
             }
             Action::Check { store } => self.check(store),
