@@ -285,7 +285,8 @@ impl World {
         // A store that opens it there also writes. The world forgets these writes.
         let (map, id) = (&mut replica.objects.map.clone(), spec.id);
         let mut now = self.now;
-        let mut machine = store::Volume::open(now, spec, replica.rng.wide(), config);
+        let incarnation = replica.rng.wide();
+        let mut machine = store::Volume::open(now, spec.clone(), incarnation, config.clone());
         drive(map, &mut machine, &mut now, |machine| machine.info().is_some())?;
         let (number, committed) = (machine.state().number, machine.state().committed);
         let sectors = machine.sectors().unwrap_or_default();
@@ -329,10 +330,23 @@ impl World {
         }
         self.coverage.second_opened += 1;
         self.coverage.second_behind += u64::from(number < truth.segments);
-        match difference(expected, &image) {
-            Some(difference) => Err(format!("after segment {number} {difference}")),
-            None => Ok(()),
+        if let Some(difference) = difference(expected, &image) {
+            return Err(format!("after segment {number} {difference}"));
         }
+        if machine.state().epoch() == 0 {
+            return Ok(());
+        }
+        // The store that took over writes, and then the next one opens the volume.
+        machine.handle_fence(now);
+        drive(map, &mut machine, &mut now, |machine| machine.state().number > number)?;
+        let written = machine.state().number;
+        let mut next = store::Volume::open(now, spec, incarnation.wrapping_add(1), config);
+        drive(map, &mut next, &mut now, |next| next.info().is_some())?;
+        let (found, holds) = (next.state().number, next.state().committed);
+        if (found, holds) != (written, committed) {
+            return Err(format!("after segment {written} another store finds {found}"));
+        }
+        Ok(())
     }
 
     /// Home has a new segment: remembers the content of the volume at this moment.
