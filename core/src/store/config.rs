@@ -18,11 +18,8 @@ pub struct Config {
     pub segment_bytes: u64,
     /// Batches that wait for a segment, in bytes; beyond it [`Volume::wants_input`] says no.
     pub queue_bytes: u64,
-    /// Segments on their way at once, from 1 to [`segment::IN_FLIGHT_MAX`].
-    pub segments_in_flight: usize,
-    /// Their bytes. A single segment may exceed the limit. The bandwidth × latency of the object
-    /// store keeps it busy.
-    pub in_flight_bytes: u64,
+    /// Segments on their way at once.
+    pub in_flight: InFlight,
     /// The engine flushes the table of the map after this many segments. Opening the volume has to
     /// replay them.
     pub flush_every_segments: u64,
@@ -69,6 +66,16 @@ pub struct Config {
     pub missing_wait: Duration,
 }
 
+/// Most segments of a volume on their way at once.
+#[derive(Clone, Copy, Debug)]
+pub struct InFlight {
+    /// From 1 to [`segment::IN_FLIGHT_MAX`].
+    pub segments: usize,
+    /// A single segment may exceed the limit. The bandwidth × latency of the object store keeps it
+    /// busy.
+    pub bytes: u64,
+}
+
 /// The default wait for a missing object. A directory that several machines share may lag behind
 /// for a shorter time. Clients wait longer before they give up.
 pub const MISSING_WAIT: Duration = Duration::from_secs(20);
@@ -86,8 +93,7 @@ impl Default for Config {
         Config {
             segment_bytes: BATCH_BYTES as u64,
             queue_bytes: 16 << 20,
-            segments_in_flight: segment::IN_FLIGHT_MAX as usize,
-            in_flight_bytes: 64 << 20,
+            in_flight: InFlight { segments: segment::IN_FLIGHT_MAX as usize, bytes: 64 << 20 },
             flush_every_segments: 64,
             table_bytes: 16 << 20,
             map: Limits::default(),

@@ -71,7 +71,7 @@ mod volume;
 
 pub use account::Account;
 pub use catalog::VolumeSpec;
-pub use config::{Config, MAP_MEMORY, MISSING_WAIT, MISSING_WAIT_BUCKET};
+pub use config::{Config, InFlight, MAP_MEMORY, MISSING_WAIT, MISSING_WAIT_BUCKET};
 pub use diff::{Places, differences};
 pub use event::{Event, OpenError};
 pub use object::{

@@ -76,8 +76,7 @@ impl World {
         store::Config {
             segment_bytes: self.plan.segments.0,
             queue_bytes: 192 << 10,
-            segments_in_flight: self.plan.segments.1,
-            in_flight_bytes: 256 << 10,
+            in_flight: store::InFlight { segments: self.plan.segments.1, bytes: 256 << 10 },
             flush_every_segments: 6,
             // Some ten entries a page and three pages a fragment: all levels occur.
             map: Limits {

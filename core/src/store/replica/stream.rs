@@ -111,8 +111,8 @@ impl Stream {
     }
 
     /// Whether this put may need objects that another store has put. These are the segments that
-    /// were durable before it. The first segment of an engine follows one of another engine. A root may cover segments of others, or continue a root of another
-    /// generation.
+    /// were durable before it. The first segment of an engine follows one of another engine. A root
+    /// may cover segments of others, or continue a root of another generation.
     fn follows_others(&mut self, entry: &Entry) -> bool {
         let key = &entry.key;
         let Some((volume, _)) = catalog::parse_volume_key(key) else { return false };

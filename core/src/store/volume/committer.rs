@@ -445,9 +445,9 @@ impl Committer {
         let Some(last) = self.puts.back() else { return true };
         let config = cx.facts.config();
         !last.is_alone()
-            && self.puts.len() < config.segments_in_flight
+            && self.puts.len() < config.in_flight.segments
             && self.queue_bytes >= config.segment_bytes / 2
-            && self.put_bytes + config.segment_bytes <= config.in_flight_bytes
+            && self.put_bytes + config.segment_bytes <= config.in_flight.bytes
     }
 
     /// The last number that the log commits once all puts in progress have ended.

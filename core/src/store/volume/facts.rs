@@ -28,8 +28,8 @@ impl Facts {
         mut config: Config,
     ) -> Facts {
         config.segment_bytes = config.segment_bytes.clamp(1, segment::MAX_RECORDS_BYTES);
-        config.segments_in_flight =
-            config.segments_in_flight.clamp(1, segment::IN_FLIGHT_MAX as usize);
+        let most = &mut config.in_flight.segments;
+        *most = (*most).clamp(1, segment::IN_FLIGHT_MAX as usize);
         config.announce_in_segment_max =
             config.announce_in_segment_max.clamp(1, segment::MAX_ANNOUNCED);
         Facts { spec, snapshot, config, incarnation, now, stopping: false }

@@ -19,8 +19,8 @@
 //! | [`outputs`] | the outputs, and the retries of operations on objects |
 //!
 //! Some requests change the log or depend on its end: batches, attach, resume, detach, lost and
-//! accept-loss. They go through one queue in order of arrival. Segments with batches may be on their
-//! way together, any other one goes alone. Reads and announcements do not wait in the queue.
+//! accept-loss. They go through one queue in order of arrival. Segments with batches may be on
+//! their way together, any other one goes alone. Reads and announcements do not wait in the queue.
 
 /// The state that a machine may read, and the place for its outputs.
 macro_rules! cx {

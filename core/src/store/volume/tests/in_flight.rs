@@ -1,6 +1,7 @@
 //! Several segments on their way at once: whatever order they arrive in, and whoever takes over.
 
 use super::*;
+use crate::store::InFlight;
 use crate::store::segment::IN_FLIGHT_MAX;
 
 /// Each batch is worth a segment.
@@ -27,17 +28,25 @@ fn ship(rig: &mut Rig, numbers: std::ops::RangeInclusive<u64>) {
     }
 }
 
+fn put_key(operation: &ObjectOperation) -> Option<&str> {
+    match operation {
+        ObjectOperation::Put { key, .. } => Some(key),
+        _ => None,
+    }
+}
+
 /// The place of the put of a segment among the operations under way.
 fn put_of(rig: &Rig, number: u64) -> usize {
     let wanted = catalog::segment_key(ID, number);
-    let is_put = |(_, operation): &(u64, ObjectOperation)| matches!(operation, ObjectOperation::Put { key, .. } if *key == wanted);
+    let puts = |key: &str| key == wanted;
+    let is_put = |(_, operation): &(u64, ObjectOperation)| put_key(operation).is_some_and(puts);
     rig.pending.iter().position(is_put).expect("the segment is on its way")
 }
 
 fn putting(rig: &Rig) -> usize {
     let prefix = catalog::segment_prefix(ID);
-    let is_put = |(_, operation): &&(u64, ObjectOperation)| matches!(operation, ObjectOperation::Put { key, .. } if key.starts_with(&prefix));
-    rig.pending.iter().filter(is_put).count()
+    let keys = rig.pending.iter().filter_map(|(_, operation)| put_key(operation));
+    keys.filter(|key| key.starts_with(&prefix)).count()
 }
 
 #[test]
@@ -79,9 +88,10 @@ fn number_and_bytes_on_their_way_are_bounded() {
     let mut objects = Objects::default();
     let rig = shipped(&mut objects, &config(), 40);
     assert_eq!(putting(&rig), IN_FLIGHT_MAX as usize);
-    let few = Config { segments_in_flight: 3, ..config() };
+    let most = Config::default().in_flight;
+    let few = Config { in_flight: InFlight { segments: 3, ..most }, ..config() };
     assert_eq!(putting(&shipped(&mut Objects::default(), &few, 40)), 3);
-    let bytes = Config { in_flight_bytes: 5000, ..config() };
+    let bytes = Config { in_flight: InFlight { bytes: 5000, ..most }, ..config() };
     let rig = shipped(&mut Objects::default(), &bytes, 40);
     assert!((2..=6).contains(&putting(&rig)), "{}", putting(&rig));
     let mut objects = Objects::default();
