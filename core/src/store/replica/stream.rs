@@ -18,6 +18,8 @@ pub(super) struct Entry {
     bytes: u64,
     /// Its number in the log, if it is a segment.
     segment: Option<u64>,
+    /// And its header.
+    header: Option<Header>,
     under_way: bool,
     /// Somebody waits for it.
     wanted: bool,
@@ -42,8 +44,9 @@ impl Entry {
         };
         let segment = catalog::parse_volume_key(key)
             .and_then(|(volume, _)| catalog::parse_number(&catalog::segment_prefix(volume), key));
+        let header = segment.and_then(|_| header_of(&what));
         let key = key.to_owned();
-        Entry { key, what, after, since: now, bytes, segment, under_way: false, wanted }
+        Entry { key, what, after, since: now, bytes, segment, header, under_way: false, wanted }
     }
 
     /// Bytes of memory for its content.
@@ -58,16 +61,15 @@ impl Entry {
         }
     }
 
-    /// The header of a segment that the replica has in memory.
-    fn header(&self) -> Option<Header> {
-        let What::Put(Some(data)) = &self.what else { return None };
-        segment::parse_header(data.first()?).ok().map(|(header, _)| header)
-    }
-
     pub fn begin(&mut self) -> What {
         self.under_way = true;
         self.what.clone()
     }
+}
+
+fn header_of(what: &What) -> Option<Header> {
+    let What::Put(Some(data)) = what else { return None };
+    segment::parse_header(data.first()?).ok().map(|(header, _)| header)
 }
 
 /// A stream.
@@ -89,6 +91,8 @@ pub(super) struct Stream {
     /// Segments up to this one are in the replica, or will be before the next puts: the stream has
     /// put or listed them.
     segment: u64,
+    /// Except these: the stream has neither put nor listed them, and another store may put them.
+    gaps: BTreeSet<u64>,
     /// The generation of the last root that the stream put.
     generation: u64,
 }
@@ -118,20 +122,34 @@ impl Stream {
         let Some((volume, _)) = catalog::parse_volume_key(key) else { return false };
         if let Some(number) = catalog::parse_number(&catalog::segment_prefix(volume), key) {
             let before = self.segment;
-            self.segment = before.max(number);
-            return match entry.header() {
-                Some(header) => header.token.begins() || header.number_durable() > before,
-                None => number > before + 1,
-            };
+            self.has(number, entry.header.map_or(IN_FLIGHT_MAX - 1, |header| header.ahead.into()));
+            let Some(header) = entry.header else { return number > before + 1 };
+            let durable = header.number_durable();
+            // The engine wrote those after its first segment, and a visit follows that one.
+            self.gaps.retain(|gap| *gap > durable);
+            return header.token.begins() || durable > before;
         }
         if let Some(pin) = catalog::parse_pin_key(&catalog::pin_prefix(volume), key) {
-            return pin.segment > self.segment;
+            return self.lacks(pin.segment);
         }
         if let Some(root) = catalog::parse_root_key(&catalog::root_prefix(volume), key) {
             let before = std::mem::replace(&mut self.generation, root.generation);
-            return before != root.generation || root.segment > self.segment;
+            return before != root.generation || self.lacks(root.segment);
         }
         false
+    }
+
+    /// The stream has put or listed that segment. As many as `ahead` before it may be on their way.
+    fn has(&mut self, number: u64, ahead: u64) {
+        let near = number.saturating_sub(ahead);
+        self.gaps.extend(near.max(self.segment + 1)..number);
+        self.gaps.remove(&number);
+        self.segment = self.segment.max(number);
+    }
+
+    /// Whether others may have put some of the segments up to this one.
+    fn lacks(&self, through: u64) -> bool {
+        through > self.segment || self.gaps.first().is_some_and(|gap| *gap <= through)
     }
 
     /// Operations in memory.
@@ -157,12 +175,23 @@ impl Stream {
         self.puts.remove(&number).or_else(|| self.deletes.remove(&number))
     }
 
-    /// A visit has put all missing objects, `put` among them. Segments up to `segment` are in the
-    /// replica. The visit does not know which store put the other objects, so the stream still puts
+    /// A visit has put all missing objects, `put` among them. Segments up to `after`, and those of
+    /// `listed`, in order, are in the replica. The visit does not know which store put the other objects, so the stream still puts
     /// and compares each of them. Returns the finished operations and the freed bytes of memory.
-    pub fn visit_ended(&mut self, put: &BTreeSet<String>, segment: u64) -> (Vec<u64>, u64) {
+    pub fn visit_ended(
+        &mut self,
+        put: &BTreeSet<String>,
+        (after, listed): (u64, Vec<u64>),
+    ) -> (Vec<u64>, u64) {
         (self.begun, self.has_been_visited, self.unknown_since) = (true, true, None);
-        self.segment = self.segment.max(segment);
+        self.segment = self.segment.max(after);
+        for number in &listed {
+            self.has(*number, IN_FLIGHT_MAX - 1);
+        }
+        // No segment exists while one 16 numbers before it is on its way.
+        let near =
+            listed.last().map_or(after, |last| last.saturating_sub(IN_FLIGHT_MAX).max(after));
+        self.gaps.retain(|gap| *gap > near);
         let mut held = 0;
         let mut done = Vec::new();
         let is_done = |_: &u64, entry: &mut Entry| {

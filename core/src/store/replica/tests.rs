@@ -542,6 +542,30 @@ fn several_segments_go_at_a_time() {
     assert_eq!(rig.away.len(), 40);
 }
 
+/// A store has a segment on its way behind a gap. Another store fills the gap, and the first one
+/// writes a root of that log: the other's segment comes before the root.
+#[test]
+fn a_root_waits_for_a_segment_that_another_store_put_into_a_gap() {
+    let mut rig = Rig::new();
+    let put = |rig: &mut Rig, key: String| {
+        let (began, data) = (rig.replica.begin(), Bytes::from_static(b"ours"));
+        rig.home.insert(key.clone(), data.clone());
+        rig.replica.put(rig.now, began, &key, Some(&[data]), false);
+        settle(rig);
+    };
+    let root =
+        |segment| catalog::root_key(id(0), RootName { generation: 1, segment, number: segment });
+    for number in [1, 2] {
+        put(&mut rig, catalog::segment_key(id(0), number));
+    }
+    put(&mut rig, root(2));
+    put(&mut rig, catalog::segment_key(id(0), 4));
+    rig.home.insert(catalog::segment_key(id(0), 3), Bytes::from_static(b"another's"));
+    put(&mut rig, root(3));
+    assert!(rig.away.contains_key(&root(3)));
+    assert!(rig.away.contains_key(&catalog::segment_key(id(0), 3)));
+}
+
 /// A replica is in step if it lacks nothing from before the moment. A takeover of a replica that
 /// lags loses committed writes.
 #[test]

@@ -319,7 +319,7 @@ impl Replica {
     fn end_visit(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let Some(visit) = stream.visit.take() else { return };
-        let (done, held) = stream.visit_ended(&visit.put, visit.last_segment(id));
+        let (done, held) = stream.visit_ended(&visit.put, visit.listed_segments(id));
         self.held_bytes -= held;
         self.repeated.extend(done);
         if let StreamId::Volume(volume) = id

@@ -112,12 +112,12 @@ impl Visit {
         }
     }
 
-    /// The last segment that was at home when it looked.
-    pub fn last_segment(&self, id: StreamId) -> u64 {
-        let StreamId::Volume(volume) = id else { return 0 };
+    /// The number after which it looked for segments, and those that were at home, in order.
+    pub fn listed_segments(&self, id: StreamId) -> (u64, Vec<u64>) {
+        let StreamId::Volume(volume) = id else { return (0, Vec::new()) };
         let prefix = catalog::segment_prefix(volume);
         let listed = self.home.keys().filter_map(|key| catalog::parse_number(&prefix, key));
-        listed.max().unwrap_or(0).max(self.after)
+        (self.after, listed.collect())
     }
 
     pub fn count(&self, status: &mut Status) {
