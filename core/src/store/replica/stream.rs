@@ -176,8 +176,9 @@ impl Stream {
     }
 
     /// A visit has put all missing objects, `put` among them. Segments up to `after`, and those of
-    /// `listed`, in order, are in the replica. The visit does not know which store put the other objects, so the stream still puts
-    /// and compares each of them. Returns the finished operations and the freed bytes of memory.
+    /// `listed`, in order, are in the replica. The visit does not know which store put the other
+    /// objects, so the stream still puts and compares each of them. Returns the finished operations
+    /// and the freed bytes of memory.
     pub fn visit_ended(
         &mut self,
         put: &BTreeSet<String>,
