@@ -394,8 +394,6 @@ pub struct Host {
     pub admin: String,
     /// Flags in addition to those that every host gets.
     pub flags: Vec<String>,
-    /// Other variables in its environment.
-    variables: Vec<(String, String)>,
     /// Journal of each volume.
     pub journal_size: String,
     protocol: Protocol,
@@ -414,7 +412,6 @@ impl Host {
             credential: credential.into(),
             admin: free_address(),
             flags: Vec::new(),
-            variables: Vec::new(),
             journal_size: SMALL_JOURNAL.into(),
             protocol: Protocol::Nbd,
             portal: free_address(),
@@ -434,13 +431,6 @@ impl Host {
         self
     }
 
-    /// With this variable in its environment.
-    #[must_use]
-    pub fn with_variable(mut self, name: &str, value: &str) -> Host {
-        self.variables.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
     /// The command that starts it.
     #[must_use]
     pub fn command(&self) -> Command {
@@ -450,7 +440,7 @@ impl Host {
         if self.protocol == Protocol::Iscsi {
             host.arg("--iscsi").arg(&self.portal);
         }
-        host.arg("--nbd").arg(self.nbd()).args(&self.flags).envs(self.variables.iter().cloned());
+        host.arg("--nbd").arg(self.nbd()).args(&self.flags);
         host
     }
 

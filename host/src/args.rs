@@ -102,6 +102,10 @@ pub struct ProcessArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64),
           env = "LONGHAUL_THREADS")]
     pub threads: Option<u16>,
+    /// Use threads for local disks, and no io_uring. That happens by itself where the kernel or a
+    /// sandbox refuses it.
+    #[arg(long, env = "LONGHAUL_NO_IO_URING")]
+    pub no_io_uring: bool,
     /// How long to go on draining after SIGTERM; the rest stays in the journal.
     #[arg(
         long,

@@ -136,6 +136,9 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     let told = if fixed.portals.is_empty() { bound.clone() } else { fixed.portals.clone() };
     let clock = Clock::start();
     let threads = args.process.threads.map_or_else(default_threads, usize::from);
+    if args.process.no_io_uring {
+        longhaul_base::disk::use_threads_only();
+    }
     let mut target = iscsi::config(told, fixed.weak_chap);
     target.has_others = threads > 1;
     let settings_of_fronts = FrontSettings {

@@ -1,6 +1,7 @@
 //! A store and a host on this machine, for a benchmark to use.
 
 use crate::BenchArgs;
+use crate::fio::{self, Job};
 use crate::process::{Server, output};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -123,12 +124,18 @@ impl Node {
             }
         }
         let (host, admin) = Self::start_host(site, shape, &credential)?;
+        // The host prepares a new journal once it is in use.
+        let socket = at("ours.sock");
+        let targets: Vec<_> =
+            shape.volumes.iter().map(|volume| fio::nbd(site, &socket, volume)).collect();
+        let few = Job { size: 1 << 20, most: Some(1 << 20), ..Job::new("write", "64k", 1, 60) };
+        fio::run(site, &targets, &few)?;
         wait_prepared(&host)?;
         Ok(Node {
             store,
             host,
             admin,
-            socket: at("ours.sock"),
+            socket,
             credential,
             longhaul: site.longhaul.clone(),
             dir: site.dir.clone(),

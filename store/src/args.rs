@@ -37,6 +37,10 @@ pub struct StoreArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64),
           env = "LONGHAUL_THREADS")]
     pub threads: Option<u16>,
+    /// Use threads for local disks, and no io_uring. That happens by itself where the kernel or a
+    /// sandbox refuses it.
+    #[arg(long, env = "LONGHAUL_NO_IO_URING")]
+    pub no_io_uring: bool,
     /// HTTP address for /metrics, /livez, /readyz and /status; `none` for no such listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7781", env = "LONGHAUL_ADMIN")]
     pub admin: String,

@@ -94,6 +94,9 @@ pub fn run(read: Arc<Read<StoreArgs>>) -> Result<()> {
         }
     };
     raise_open_files();
+    if args.no_io_uring {
+        longhaul_base::disk::use_threads_only();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(OBJECT_THREADS)

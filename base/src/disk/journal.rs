@@ -20,6 +20,10 @@ use std::sync::Arc;
 /// small requests to the disk for each sync. The number is a guess.
 const EAGER_BYTES: u64 = 64 << 10;
 
+/// The zeroes begin once a write goes beyond this place in the first file. An attach writes a frame,
+/// and a volume that nobody writes has a few of these only.
+const UNUSED_BYTES: u64 = 64 << 10;
+
 /// Most open file descriptions of a file for direct writes, and so most writes with a sync that are
 /// under way in a file.
 const DIRECT_MAX: usize = 2;
@@ -36,6 +40,8 @@ pub struct JournalDisk {
     inline: InlineWrites,
     /// Bytes that the caller's thread has written since the last sync.
     unsynced: u64,
+    /// See [`UNUSED_BYTES`].
+    zero: Option<Zero>,
     zeroing: Option<Zeroing>,
     /// The file of the last write.
     entered: usize,
@@ -92,20 +98,20 @@ enum JournalStep {
 
 impl JournalDisk {
     /// The disk of a journal with these files, which are open for reads and writes. `names` names
-    /// the files in errors. The files of `zero` hold no frame. They get zeroes in the background.
+    /// the files in errors. The files of `zero` hold no frame. They get zeroes in the background
+    /// once the journal is in use.
     pub fn start(files: Vec<File>, names: String, zero: Option<Zero>) -> JournalDisk {
         let files: Vec<Arc<File>> = files.into_iter().map(Arc::new).collect();
-        let port = Port::new();
-        let zeroing = zero.map(|zero| Zeroing::start(&files, zero, port.mailbox()));
         JournalDisk {
             files: files.into_iter().map(JournalFile::new).collect(),
             names,
-            port,
+            port: Port::new(),
             results: Vec::new(),
             failed: None,
             inline: InlineWrites::new(),
             unsynced: 0,
-            zeroing,
+            zero,
+            zeroing: None,
             entered: 0,
             counters: DiskCounters::default(),
             times: DiskTimes::default(),
@@ -134,7 +140,7 @@ impl JournalDisk {
             _ if self.failed.is_some() => Some(self.refuse(id)),
             DiskOperation::Write { offset, data, sync, .. } => {
                 let write = JournalWrite { id, offset, data, sync };
-                self.enter(number);
+                self.enter(number, offset);
                 if self.may_write_inline(number, &write) {
                     return Some(self.write_inline(number, &write));
                 }
@@ -195,14 +201,25 @@ impl JournalDisk {
         self.files.iter().map(|file| file.direct.len()).sum()
     }
 
+    /// Whether the zeroing has not begun.
+    #[cfg(test)]
+    pub(super) fn zeroing_is_idle(&self) -> bool {
+        self.zeroing.is_none()
+    }
+
     /// Writes small data inline however long an earlier write took.
     #[cfg(test)]
     pub(super) fn forget_pause(&mut self) {
         self.inline.forget_pause();
     }
 
-    /// Closes what a file that the journal has left needs no more.
-    fn enter(&mut self, number: u32) {
+    /// Begins the zeroes, and closes what a file that the journal has left needs no more.
+    fn enter(&mut self, number: u32, offset: u64) {
+        let is_used = number > 0 || offset > UNUSED_BYTES;
+        if let Some(zero) = self.zero.take_if(|_| is_used) {
+            let files: Vec<Arc<File>> = self.files.iter().map(|file| file.plain.clone()).collect();
+            self.zeroing = Some(Zeroing::start(&files, zero, self.port.mailbox()));
+        }
         if self.entered != number as usize {
             self.entered = number as usize;
             for file in self.files.iter_mut().filter(|file| file.direct_writes == 0) {

@@ -4,7 +4,7 @@
 //! cache or a version table, whose writes and syncs run one after another.
 //!
 //! All disks of a thread share one backend, and none has a thread of its own. The backend is an
-//! io_uring. If the kernel refuses it, or `LONGHAUL_IO_URING=off`, threads of the runtime do the
+//! io_uring. If the kernel refuses it, or after [`use_threads_only`], threads of the runtime do the
 //! same. An idle disk costs no thread and no wake-up.
 //!
 //! Promises:
@@ -42,4 +42,5 @@ mod zero;
 pub use counters::{DiskCounters, DiskTimes};
 pub use journal::JournalDisk;
 pub use ordered::OrderedDisk;
+pub use shared::use_threads_only;
 pub use zero::Zero;

@@ -4,10 +4,17 @@ use super::backend::Backend;
 use super::pool::Pool;
 use super::ring::Ring;
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Switches the io_uring off if its value is `off`.
-const SWITCH: &str = "LONGHAUL_IO_URING";
+/// Whether the process does without io_uring.
+static THREADS_ONLY: AtomicBool = AtomicBool::new(false);
+
+/// Lets threads do the work of all disks that begin from now on, as where the kernel refuses an
+/// io_uring.
+pub fn use_threads_only() {
+    THREADS_ONLY.store(true, Ordering::Relaxed);
+}
 
 thread_local! {
     static OF_THIS_THREAD: RefCell<Option<Weak<dyn Backend>>> = const { RefCell::new(None) };
@@ -28,8 +35,7 @@ pub(super) fn of_this_thread() -> Arc<dyn Backend> {
 }
 
 fn new_backend() -> Arc<dyn Backend> {
-    if std::env::var_os(SWITCH).is_some_and(|value| value == "off") {
-        tracing::info!("no io_uring, because of {SWITCH}=off: threads read and write local disks");
+    if THREADS_ONLY.load(Ordering::Relaxed) {
         return Pool::new();
     }
     match Ring::new() {

@@ -581,7 +581,10 @@ async fn zeroing_stays_out_of_what_was_reached() {
     let done_to = Box::new(move |files| told.send(files).unwrap());
     let zero = Zero { from: 1, done: done_to };
     let mut disk = JournalDisk::start(all, "journal".into(), Some(zero));
-    // The thread is at the first of its files, or before it.
+    let results = carry_out(&mut disk, [write(0, 0, 4096, vec![7; 4096])]).await;
+    assert_eq!(results, done([0]));
+    assert!(disk.zeroing_is_idle(), "an attach writes that much");
+    // From now on the thread is at the first of its files, or before it.
     let results = carry_out(&mut disk, [write(1, 1, MIB as u64 - 4096, vec![1; 4096])]).await;
     assert_eq!(results, done([1]));
     // A file that the writer has taken over is dealt with.

@@ -1,7 +1,7 @@
 //! Zeroes ahead of a journal, so that a later sync need not convert unwritten extents.
 //!
-//! A thread writes them into fresh files while the journal works on others. It lives no longer than
-//! that.
+//! A thread writes them into fresh files while the journal works on others. It begins once
+//! the journal is in use, and lives no longer than its work.
 
 use super::backend::{DiskMessage, Mailbox, lock};
 use super::direct::reopen;

@@ -109,7 +109,7 @@ fn host_is_killed() {
 #[test]
 fn host_without_io_uring_is_killed() {
     let site = Site::with_volume("disk", MIB);
-    let host = site.host("host").with_variable("LONGHAUL_IO_URING", "off");
+    let host = site.host("host").with(["--no-io-uring"]);
     crashes(site, host, false, rounds(8));
 }
 
