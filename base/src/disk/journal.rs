@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// small requests to the disk for each sync. The number is a guess.
 const EAGER_BYTES: u64 = 64 << 10;
 
-/// The zeroes begin once a write goes beyond this place in the first file. An attach writes a frame,
-/// and a volume that nobody writes has a few of these only.
+/// The zeroes begin once a write goes beyond this place in the first file. Each attach writes a
+/// frame, and a volume that nobody writes has only a few of these.
 const UNUSED_BYTES: u64 = 64 << 10;
 
 /// Most open file descriptions of a file for direct writes, and so most writes with a sync that are
