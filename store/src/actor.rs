@@ -8,6 +8,7 @@
 
 mod completions;
 mod damage;
+mod deadlines;
 mod directory;
 mod engines;
 mod event;

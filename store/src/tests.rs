@@ -213,7 +213,7 @@ async fn a_copy_between_volumes_survives_its_source_and_goes_with_its_volume() {
     store.volume(&["delete", "a"]).await.unwrap();
     store.stop().await;
 
-    longhaul::check::check(dir.path(), false).unwrap();
+    longhaul::check::check(dir.path(), None, false).unwrap();
     let store = start(dir.path()).await;
     let file = dir.path().join("exported");
     store.volume(&["export", "b", file.to_str().unwrap()]).await.unwrap();
@@ -273,7 +273,7 @@ async fn volumes_grow_while_attached_and_a_restarted_store_lists_them_so() {
     assert_eq!(sizes(&requests).await, expected);
     requests.close().await;
     store.stop().await;
-    longhaul::check::check(dir.path(), true).unwrap();
+    longhaul::check::check(dir.path(), None, true).unwrap();
 }
 
 #[tokio::test]

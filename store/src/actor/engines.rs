@@ -7,6 +7,7 @@
 
 use super::super::catalog::attribute;
 use super::completions::Completions;
+use super::deadlines::Deadlines;
 use super::directory::{Directory, SnapshotLocation};
 use super::request::ReplyTo;
 use longhaul_api::schedule::{self, Due, Schedule};
@@ -352,6 +353,7 @@ pub(super) struct TenantUse {
 /// All engines.
 pub(super) struct Engines {
     all: BTreeMap<VolumeId, Engine>,
+    deadlines: Deadlines,
     /// The states of volumes at the time their engines closed.
     known: HashMap<VolumeId, LiveInfo>,
     /// Of every engine; all share the memory for their maps.
@@ -369,7 +371,8 @@ impl Engines {
         done: Completions<EngineDone>,
     ) -> Engines {
         let (all, known) = (BTreeMap::new(), HashMap::new());
-        Engines { all, known, config, opened: 0, objects, done }
+        let deadlines = Deadlines::default();
+        Engines { all, deadlines, known, config, opened: 0, objects, done }
     }
 
     pub fn len(&self) -> usize {
@@ -385,6 +388,7 @@ impl Engines {
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (VolumeId, &mut Engine)> {
+        self.all.keys().for_each(|id| self.deadlines.touch(*id));
         self.all.iter_mut().map(|(id, engine)| (*id, engine))
     }
 
@@ -393,6 +397,7 @@ impl Engines {
     }
 
     pub fn get_mut(&mut self, id: VolumeId) -> Option<&mut Engine> {
+        self.deadlines.touch(id);
         self.all.get_mut(&id)
     }
 
@@ -412,11 +417,19 @@ impl Engines {
     }
 
     pub fn remove(&mut self, id: VolumeId) -> Option<Engine> {
+        self.deadlines.touch(id);
         self.all.remove(&id)
     }
 
-    pub fn poll_timeout(&self) -> Option<Time> {
-        self.all.values().filter_map(|engine| engine.volume.poll_timeout()).min()
+    /// When the first engine wants to hear.
+    pub fn poll_timeout(&mut self) -> Option<Time> {
+        self.refresh_deadlines();
+        self.deadlines.first()
+    }
+
+    fn refresh_deadlines(&mut self) {
+        let all = &self.all;
+        self.deadlines.refresh(|id| all.get(&id).and_then(|engine| engine.volume.poll_timeout()));
     }
 
     pub fn is_idle(&self) -> bool {
@@ -472,6 +485,7 @@ impl Engines {
         let mut told = Vec::new();
         for (id, engine) in &mut self.all {
             if engine.sessions.remove(&session) {
+                self.deadlines.touch(*id);
                 engine.session_closed(now, session);
                 told.push(*id);
             }
@@ -480,9 +494,9 @@ impl Engines {
     }
 
     /// The engines whose time has come.
-    pub fn due(&self, now: Time) -> Vec<VolumeId> {
-        let due = |engine: &Engine| engine.volume.poll_timeout().is_some_and(|at| at <= now);
-        self.all.iter().filter(|(_, engine)| due(engine)).map(|(id, _)| *id).collect()
+    pub fn due(&mut self, now: Time) -> Vec<VolumeId> {
+        self.refresh_deadlines();
+        self.deadlines.due(now)
     }
 
     /// The engines with a schedule for snapshots.
@@ -494,8 +508,9 @@ impl Engines {
     /// Closes the engines that nobody needs. If one cannot go on or waits for a host's writes, it
     /// stays, so that operators see its state.
     pub fn close_unused(&mut self) {
-        let (known, objects) = (&mut self.known, &self.objects);
+        let (known, objects, deadlines) = (&mut self.known, &self.objects, &mut self.deadlines);
         self.all.retain(|id, engine| {
+            deadlines.touch(*id);
             let used = std::mem::take(&mut engine.used);
             let volume = &engine.volume;
             if !engine.is_whole() && volume.failed().is_some() {
@@ -521,9 +536,9 @@ impl Engines {
             .iter()
             .filter(|(id, engine)| engine.is_idle_snapshot() && !needed.contains(*id));
         let idle: Vec<VolumeId> = idle.map(|(id, _)| *id).collect();
-        for id in idle.iter().skip(keep) {
-            self.all.remove(id);
-            self.objects.left(*id);
+        for id in idle.into_iter().skip(keep) {
+            self.remove(id);
+            self.objects.left(id);
         }
     }
 
@@ -564,6 +579,7 @@ impl Engines {
             }
         };
         let engine = Engine::new(volume, self.opened, failures);
+        self.deadlines.touch(id);
         Some(self.all.entry(id).insert_entry(engine).into_mut())
     }
 

@@ -185,7 +185,8 @@ impl StoreActor {
 
     pub(super) fn timeouts(&mut self) {
         let now = self.meter.now();
-        self.time_out(now, self.engines.due(now));
+        let due = self.engines.due(now);
+        self.time_out(now, due);
     }
 
     fn time_out(&mut self, now: Time, engines: Vec<VolumeId>) {
