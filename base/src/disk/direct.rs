@@ -17,6 +17,9 @@ pub(super) struct DirectAlignment {
 }
 
 impl DirectAlignment {
+    /// That of buffered writes.
+    pub(super) const NONE: DirectAlignment = DirectAlignment { memory: 1, offset: 1 };
+
     /// `None` if the file system does not take direct writes, or does not say so
     /// (`STATX_DIOALIGN`, Linux 6.1).
     pub(super) fn of(file: &File) -> Option<DirectAlignment> {

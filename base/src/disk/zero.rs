@@ -4,7 +4,8 @@
 //! the journal is in use, and lives no longer than its work.
 
 use super::backend::{DiskMessage, Mailbox, lock};
-use super::direct::reopen;
+use super::direct::{AlignedBytes, DirectAlignment, reopen};
+use bytes::Bytes;
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -15,6 +16,9 @@ use std::time::Duration;
 
 /// Bytes to zero at a time. A write may have to wait for that many.
 const CHUNK_BYTES: u64 = 256 << 10;
+
+/// A file begins with its header.
+const HEADER_BYTES: u64 = 4096;
 
 /// Pause after a chunk. A quarter of a GB/s at most: foreground I/O of this disk comes first.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -98,17 +102,17 @@ impl Zeroing {
     }
 }
 
-/// Writes zeroes into files that the writer has not reached, except their first 4 KiB, which hold
-/// the header. It opens each file once more. The kernel reports an error of writeback once to each
-/// open file description (fsync(2)). If a sync here took the error from the writer's description,
-/// the writer's next sync would succeed without its data. A failure ends it: the writer learns of
-/// it from its own next sync of the file.
+/// Writes zeroes into files that the writer has not reached, except their headers. It opens each
+/// file once more. The kernel reports an error of writeback once to each open file description
+/// (fsync(2)). If a sync here took the error from the writer's description, the writer's next sync
+/// would succeed without its data. A failure ends it: the writer learns of it from its own next
+/// sync of the file.
 fn zero_ahead(shared: &ZeroShared, files: &[Arc<File>], zero: &Zero, mailbox: &Mailbox) {
-    let zeroes = vec![0; CHUNK_BYTES as usize];
     for (number, file) in (zero.from..).zip(files) {
-        let Ok(file) = reopen(file, OFlags::empty()) else { return };
         let Ok(end) = file.metadata().map(|meta| meta.len()) else { return };
-        let mut offset = 4096;
+        let mut offset = HEADER_BYTES;
+        let Some((file, zeroes)) = open(file, end) else { return };
+        let zeroes = zeroes.as_slice();
         let mut is_ours = true;
         while offset < end && is_ours {
             if shared.stop.load(Ordering::Relaxed) {
@@ -144,4 +148,20 @@ fn zero_ahead(shared: &ZeroShared, files: &[Arc<File>], zero: &Zero, mailbox: &M
         }
         (zero.done)(number + 1);
     }
+}
+
+/// A description of a file that ends at `end`, and the zeroes of a chunk for it. The writes are
+/// direct where they can be. Zeroes in the page cache would be in the way of the writer's direct
+/// writes, and of everybody's memory.
+fn open(file: &File, end: u64) -> Option<(File, AlignedBytes)> {
+    let zeroes = Bytes::from(vec![0; CHUNK_BYTES as usize]);
+    let whole = end.saturating_sub(HEADER_BYTES) as usize;
+    let direct = DirectAlignment::of(file).filter(|alignment| alignment.fits(HEADER_BYTES, whole));
+    if let Some(alignment) = direct
+        && let Ok(file) = reopen(file, OFlags::DIRECT)
+    {
+        return Some((file, alignment.align(zeroes)));
+    }
+    let alignment = DirectAlignment::NONE;
+    Some((reopen(file, OFlags::empty()).ok()?, alignment.align(zeroes)))
 }

@@ -1,7 +1,17 @@
 //! Sealed frames in memory, within a limit in bytes.
 
-use bytes::{Bytes, BytesMut};
+use super::format::PAGE_BYTES;
+use bytes::{Buf as _, Bytes, BytesMut};
 use std::collections::VecDeque;
+
+/// Buffers begin at multiples of this many bytes, as most disks want it of direct writes. Otherwise
+/// the disk has to copy each of them.
+const ALIGNMENT: usize = 512;
+
+/// Bytes that a buffer counts for: its whole pages. Less than a page has gone into its alignment.
+pub(super) fn charge(data: &BytesMut) -> u64 {
+    data.capacity() as u64 / PAGE_BYTES * PAGE_BYTES
+}
 
 /// A sealed frame in memory.
 #[derive(Debug)]
@@ -45,20 +55,28 @@ impl FrameMemory {
     /// The spare buffer, if its size fits.
     pub(super) fn take_spare(&mut self, bytes: u64) -> Option<BytesMut> {
         self.spare.take_if(|spare| {
-            let capacity = spare.capacity() as u64;
+            let capacity = charge(spare);
             capacity >= bytes && capacity <= 2 * bytes
         })
     }
 
+    /// An empty buffer for `bytes` bytes, which are whole pages. It begins at a multiple of
+    /// [`ALIGNMENT`].
     pub(super) fn allocate(&mut self, bytes: u64) -> BytesMut {
-        let data = BytesMut::with_capacity(bytes as usize);
-        self.bytes += data.capacity() as u64;
+        let mut data = BytesMut::with_capacity(bytes as usize + ALIGNMENT);
+        let skipped = data.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        data.resize(skipped, 0);
+        data.advance(skipped);
+        self.bytes += charge(&data);
         data
     }
 
-    /// A buffer of `before` bytes has `after` bytes now.
-    pub(super) fn grew(&mut self, before: u64, after: u64) {
-        self.bytes += after.saturating_sub(before);
+    /// Moves the data of a buffer to one for `bytes` bytes. The caller has reclaimed that many.
+    pub(super) fn move_to_longer(&mut self, data: &mut BytesMut, bytes: u64) {
+        let mut longer = self.allocate(bytes);
+        longer.extend_from_slice(data);
+        let shorter = std::mem::replace(data, longer);
+        self.bytes -= charge(&shorter);
     }
 
     /// Frees memory until `bytes` more fit. False if that is not possible. Only frames that end at
@@ -67,7 +85,7 @@ impl FrameMemory {
         let mut evicted = 0;
         while self.bytes + bytes > self.max {
             if let Some(spare) = self.spare.take() {
-                self.bytes -= spare.capacity() as u64;
+                self.bytes -= charge(&spare);
             } else if let Some(end) = self.evict_oldest(below) {
                 evicted = end;
             } else {
@@ -84,7 +102,7 @@ impl FrameMemory {
         match group.data.try_into_mut() {
             Ok(mut data) if self.spare.is_none() => {
                 data.clear();
-                self.bytes = self.bytes - group.charge + data.capacity() as u64;
+                self.bytes = self.bytes - group.charge + charge(&data);
                 self.spare = Some(data);
             }
             _ => self.bytes -= group.charge,

@@ -339,7 +339,7 @@ impl Journal {
 
     fn grow_open(&mut self, bytes: u64) -> bool {
         let Some(open) = &self.open else { return false };
-        let (have, len) = (open.data.capacity() as u64, open.data.len() as u64);
+        let (have, len) = (memory::charge(&open.data), open.data.len() as u64);
         let need = (len + bytes).div_ceil(PAGE) * PAGE;
         if need <= have {
             return true;
@@ -350,8 +350,7 @@ impl Journal {
             return false;
         }
         let Some(open) = &mut self.open else { return false };
-        open.data.reserve((want - len) as usize);
-        self.memory.grew(have, open.data.capacity() as u64);
+        self.memory.move_to_longer(&mut open.data, want);
         true
     }
 
@@ -401,12 +400,11 @@ impl Journal {
     pub(crate) fn seal(&mut self) {
         let Some(open) = self.open.take() else { return };
         let OpenFrame { addr, mut data, first, last, born, .. } = open;
-        let before = data.capacity() as u64;
         let body = data.len() - FRAME_HEADER_BYTES;
         let bytes = FrameHeader::frame_bytes_for(body as u64);
+        // The buffer has room for whole pages.
         data.resize(bytes as usize, 0);
-        let charge = data.capacity() as u64;
-        self.memory.grew(before, charge);
+        let charge = memory::charge(&data);
 
         let at = FrameRef { addr, number: self.number, prev_crc: self.prev_crc, before: first - 1 };
         let tail = self.frames.first_kept().map_or(at, |frame| frame.at);
