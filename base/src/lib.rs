@@ -4,6 +4,7 @@
 //! It knows no volume, no protocol and no command.
 
 pub mod cache_file;
+pub mod device;
 pub mod dirs;
 pub mod disk;
 pub mod files;

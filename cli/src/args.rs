@@ -406,6 +406,9 @@ pub struct StatusArgs {
 pub struct CheckArgs {
     /// State directory of a stopped host, or what a stopped store has as --data.
     pub dir: PathBuf,
+    /// The journal device of the host, if it has one.
+    #[arg(long, value_name = "DEVICE", env = "LONGHAUL_JOURNAL")]
+    pub journal: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -12,8 +12,9 @@ mod stored;
 use crate::host::columns;
 use anyhow::{Context as _, Result, bail};
 use keys::DataKeys;
-use longhaul_base::files;
+use longhaul_base::disk::FileArea;
 use longhaul_base::units::show_bytes;
+use longhaul_base::{Usage, files};
 use longhaul_core::block::Range;
 use longhaul_core::host::cache::{Geometry, Load, RECORD_BYTES};
 use longhaul_core::host::journal::{JournalError, Recovery};
@@ -24,7 +25,7 @@ use longhaul_core::store::map::table::Table;
 use longhaul_core::store::segment::{self, Segment};
 use longhaul_core::store::staged;
 use longhaul_core::store::trash::{Decision, Record, TRASH_PREFIX};
-use longhaul_host::state::{self, VolumeFile};
+use longhaul_host::state::{self, JournalDevice, VolumeFile};
 use longhaul_host::{cache, lengths, pins, run_recovery};
 use longhaul_objects::{Location, StoppedDevice};
 use longhaul_store::location::LocationRole;
@@ -45,11 +46,11 @@ const MAX_GAP: usize = 16;
 ///
 /// # Errors
 /// If it is not one of longhaul's, is in use, or something in it is damaged.
-pub fn check(dir: &Path, json: bool) -> Result<()> {
+pub fn check(dir: &Path, journal: Option<&Path>, json: bool) -> Result<()> {
     let (_locks, report): (Vec<File>, _) = match Location::parse(dir)? {
         Location::Directory(dir) => (
             lock(&dir, "lock")?.into_iter().chain(lock(&dir, "shared.lock")?).collect(),
-            check_directory(&dir)?,
+            check_directory(&dir, journal)?,
         ),
         Location::Device(path) => (Vec::new(), check_device(&path)?),
         Location::Bucket { .. } => bail!(
@@ -64,12 +65,13 @@ pub fn check(dir: &Path, json: bool) -> Result<()> {
 
 /// The files that a check of a directory finds damaged.
 pub fn damage_in(dir: &Path) -> Result<Vec<PathBuf>> {
-    Ok(check_directory(dir)?.damage.into_iter().map(|damage| damage.file).collect())
+    Ok(check_directory(dir, None)?.damage.into_iter().map(|damage| damage.file).collect())
 }
 
-fn check_directory(dir: &Path) -> Result<Report> {
+fn check_directory(dir: &Path, journal: Option<&Path>) -> Result<Report> {
     if longhaul_base::dirs::is_state_dir(dir) {
-        check_host(dir)
+        let device = journal.map(JournalDevice::open_stopped).transpose()?;
+        check_host(dir, device.as_ref())
     } else if dir.join("objects").is_dir() {
         check_store(dir)
     } else {
@@ -118,7 +120,7 @@ fn lock(dir: &Path, name: &str) -> Result<Option<File>> {
     }
 }
 
-fn check_host(dir: &Path) -> Result<Report> {
+fn check_host(dir: &Path, device: Option<&JournalDevice>) -> Result<Report> {
     let mut report = Report { kind: "host", ..Report::default() };
     if let Err(error) = state::identity(dir, false) {
         report.damage.push(Damage {
@@ -140,7 +142,7 @@ fn check_host(dir: &Path) -> Result<Report> {
         small::host_volume(&path, &mut report);
         match state::read_volume(&description) {
             Ok(volume) => {
-                check_journal(&path, &volume, &mut report)?;
+                check_journal(&path, &volume, device, &mut report)?;
                 check_cache(&path, &volume, &mut report)?;
             }
             Err(error) => report.damage.push(Damage {
@@ -155,7 +157,12 @@ fn check_host(dir: &Path) -> Result<Report> {
     Ok(report)
 }
 
-fn check_journal(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<()> {
+fn check_journal(
+    dir: &Path,
+    volume: &VolumeFile,
+    device: Option<&JournalDevice>,
+    report: &mut Report,
+) -> Result<()> {
     let mut checked = Checked {
         name: volume.name.clone(),
         id: volume.id.clone(),
@@ -167,7 +174,15 @@ fn check_journal(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result
         data_keys: BTreeMap::new(),
         found: String::new(),
     };
-    match state::open_journal(dir, volume, false) {
+    let opened = match (&volume.slot, device) {
+        (None, _) => state::open_journal(dir, volume, false),
+        (Some(slot), Some(device)) => device.open_journal(volume, slot),
+        (Some(_), None) => bail!(Usage(format!(
+            "the journal of volume {} is on a journal device: name it with --journal DEVICE",
+            volume.name
+        ))),
+    };
+    match opened {
         Err(error) => {
             checked.found = "its files are not complete".into();
             report.damage.push(Damage {
@@ -178,7 +193,7 @@ fn check_journal(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result
             });
         }
         Ok(files) => {
-            let mut recovery = Recovery::new(Some(volume.volume_id()?), lengths(&files)?);
+            let mut recovery = Recovery::new(Some(volume.volume_id()?), lengths(&files));
             let outcome = run_recovery(&mut recovery, &files);
             let found = recovery.report();
             checked.epoch = found.epoch.max(volume.epoch);
@@ -194,7 +209,8 @@ fn check_journal(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result
                     );
                 }
                 Err(error) => {
-                    let (file, offset) = place(dir, &error);
+                    let device = device.filter(|_| volume.slot.is_some());
+                    let (file, offset) = place(dir, device, &files, &error);
                     checked.found = "damaged".into();
                     report.damage.push(Damage {
                         file,
@@ -252,19 +268,31 @@ fn check_cache(dir: &Path, volume: &VolumeFile, report: &mut Report) -> Result<(
 }
 
 /// The place of the damage in a journal: file and offset.
-fn place(dir: &Path, error: &anyhow::Error) -> (PathBuf, Option<u64>) {
-    match error.downcast_ref::<JournalError>() {
+fn place(
+    dir: &Path,
+    device: Option<&JournalDevice>,
+    files: &[FileArea],
+    error: &anyhow::Error,
+) -> (PathBuf, Option<u64>) {
+    let (file, offset) = match error.downcast_ref::<JournalError>() {
         Some(
             JournalError::FileHeader { file, .. }
             | JournalError::Mixed { file, .. }
             | JournalError::Truncated { file, .. },
-        ) => (state::journal_path(dir, *file), Some(0)),
+        ) => (*file, 0),
         Some(
             JournalError::Version { file, offset, .. }
             | JournalError::Damaged { file, offset, .. }
             | JournalError::Read { file, offset, .. },
-        ) => (state::journal_path(dir, *file), Some(*offset)),
-        _ => (dir.to_owned(), None),
+        ) => (*file, *offset),
+        _ => return (dir.to_owned(), None),
+    };
+    match device {
+        Some(device) => {
+            let start = files.get(file as usize).map_or(0, FileArea::start);
+            (device.path().to_owned(), Some(start + offset))
+        }
+        None => (state::journal_path(dir, file), Some(offset)),
     }
 }
 

@@ -31,7 +31,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Cache(args) => host::cache(&args),
         Command::Trace(args) => host::trace(&args),
         Command::Status(args) => host::status(&args.admin, args.json),
-        Command::Check(args) => check::check(&args.dir, args.json),
+        Command::Check(args) => check::check(&args.dir, args.journal.as_deref(), args.json),
         Command::BenchNull(args) => {
             longhaul_host::null::bench(&args.nbd, args.iscsi.as_deref(), args.size)
         }

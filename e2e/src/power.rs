@@ -2,7 +2,8 @@
 //! memory, as when a machine loses its power. `kill -9` alone leaves both.
 //!
 //! nbdkit keeps writes in a cache until a flush, and a kill makes it forget them: that is the disk.
-//! A loop device over nbdfuse carries a file system, whose pages have nowhere to go then.
+//! A loop device over nbdfuse carries a file system or raw data, whose pages have nowhere to go
+//! then.
 
 use crate::device::{Device, Mount};
 use crate::process::{Server, command, run};
@@ -13,12 +14,14 @@ use std::time::Duration;
 /// The disk of a machine.
 pub struct Disk {
     dir: PathBuf,
+    /// Without a file system.
+    raw: bool,
     starts: u32,
     up: Option<Up>,
 }
 
 struct Up {
-    mount: Mount,
+    mount: Option<Mount>,
     device: Device,
     nbdkit: Server,
 }
@@ -29,11 +32,17 @@ impl Disk {
     #[track_caller]
     #[must_use]
     pub fn new(dir: &Path, mib: u64) -> Disk {
+        let disk = Disk { raw: false, ..Disk::raw(dir, mib) };
+        run("mkfs.ext4", ["-q".as_ref(), disk.image().as_os_str()]).ok();
+        disk
+    }
+
+    /// A new one that is blank.
+    #[must_use]
+    pub fn raw(dir: &Path, mib: u64) -> Disk {
         std::fs::create_dir_all(dir).unwrap();
-        let disk = Disk { dir: dir.to_owned(), starts: 0, up: None };
-        let image = disk.image();
-        std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
-        run("mkfs.ext4", ["-q".as_ref(), image.as_os_str()]).ok();
+        let disk = Disk { dir: dir.to_owned(), raw: true, starts: 0, up: None };
+        std::fs::File::create(disk.image()).unwrap().set_len(mib << 20).unwrap();
         disk
     }
 
@@ -45,6 +54,12 @@ impl Disk {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.join("mounted")
+    }
+
+    /// A link to its block device while it has power.
+    #[must_use]
+    pub fn device(&self) -> PathBuf {
+        self.dir.join("device")
     }
 
     /// Gives it power, and mounts its file system.
@@ -65,7 +80,10 @@ impl Disk {
         });
         let uri = format!("nbd+unix:///?socket={}", socket.display());
         let device = Device::connect(&uri, &dir);
-        let mount = device.mount(&self.path(), "errors=remount-ro");
+        let link = self.device();
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(device.path(), &link).unwrap();
+        let mount = (!self.raw).then(|| device.mount(&self.path(), "errors=remount-ro"));
         self.up = Some(Up { mount, device, nbdkit });
     }
 

@@ -396,6 +396,8 @@ pub struct Host {
     pub flags: Vec<String>,
     /// Journal of each volume.
     pub journal_size: String,
+    /// Where the journals are, if not in the state directory.
+    pub journal_device: Option<PathBuf>,
     protocol: Protocol,
     /// Its iSCSI address, if that is its protocol.
     portal: String,
@@ -413,6 +415,7 @@ impl Host {
             admin: free_address(),
             flags: Vec::new(),
             journal_size: SMALL_JOURNAL.into(),
+            journal_device: None,
             protocol: Protocol::Nbd,
             portal: free_address(),
             server: None,
@@ -437,6 +440,9 @@ impl Host {
         let mut host = command(&self.binary);
         host.args(["host", "--admin", &self.admin, "--journal-size", &self.journal_size]);
         host.arg("--credential").arg(&self.credential).arg("--state").arg(&self.state);
+        if let Some(device) = &self.journal_device {
+            host.arg("--journal").arg(device);
+        }
         if self.protocol == Protocol::Iscsi {
             host.arg("--iscsi").arg(&self.portal);
         }

@@ -11,6 +11,25 @@ use longhaul_link::Transport;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The flags about journals.
+#[derive(clap::Args)]
+pub struct JournalArgs {
+    /// Block device for the journals, instead of files in --state: a partition, a logical volume,
+    /// or a file that has its size. A blank one becomes this host's, with room for journals of
+    /// --journal-size.
+    #[arg(long, value_name = "DEVICE", env = "LONGHAUL_JOURNAL")]
+    pub journal: Option<PathBuf>,
+    /// Journal of each volume: the writes that it can take without the store.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "1GiB",
+        value_parser = units::bytes,
+        env = "LONGHAUL_JOURNAL_SIZE"
+    )]
+    pub journal_size: u64,
+}
+
 /// The flags of `longhaul host`.
 #[derive(clap::Args)]
 pub struct HostArgs {
@@ -40,15 +59,9 @@ pub struct HostArgs {
     /// The volumes to attach.
     #[command(flatten)]
     pub volume_args: VolumeArgs,
-    /// Journal of each volume: the writes that it can take without the store.
-    #[arg(
-        long,
-        value_name = "SIZE",
-        default_value = "1GiB",
-        value_parser = units::bytes,
-        env = "LONGHAUL_JOURNAL_SIZE"
-    )]
-    pub journal_size: u64,
+    /// The journals.
+    #[command(flatten)]
+    pub journal_args: JournalArgs,
     /// Read cache of each volume on the disk of --state, from 64MiB; 0 for none. It gets less where
     /// the disk lacks room, and takes 1 MiB of memory for each GiB.
     #[arg(

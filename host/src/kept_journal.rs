@@ -1,8 +1,8 @@
 //! The journals that this host keeps of volumes while they are detached.
 
 use super::state::VolumeFile;
+use longhaul_base::disk::FileArea;
 use longhaul_core::host::journal::Report;
-use std::fs::File;
 use std::time::SystemTime;
 
 /// The journal that this host keeps of a volume while it is detached.
@@ -28,18 +28,23 @@ impl KeptJournal {
         KeptJournal { known: file.delivered, file, lag_bytes: bytes, journal_bytes: bytes, since }
     }
 
-    /// The entry of a journal after its read.
-    pub fn read(file: VolumeFile, files: &[File], report: &Report) -> KeptJournal {
+    /// The entry of a journal after its read. `described`: since when it is in use, for one that
+    /// does not know its last write.
+    pub fn read(
+        file: VolumeFile,
+        files: &[FileArea],
+        report: &Report,
+        described: Option<SystemTime>,
+    ) -> KeptJournal {
         if file.delivered || report.live_bytes == 0 {
             let (lag_bytes, journal_bytes, since) = (0, 0, None);
             return KeptJournal { file, lag_bytes, journal_bytes, since, known: true };
         }
-        let written = |file: &File| file.metadata().and_then(|meta| meta.modified()).ok();
         KeptJournal {
             file,
             lag_bytes: report.live_bytes,
             journal_bytes: report.end.saturating_sub(report.tail),
-            since: files.iter().filter_map(written).max(),
+            since: files.iter().filter_map(FileArea::modified).max().or(described),
             known: true,
         }
     }

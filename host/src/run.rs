@@ -74,7 +74,7 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
         .map_err(|error: RootArgumentError| Usage(error.to_string()))?;
     let mut credential = Credential::load(&args.credential)?;
     let volume_settings = VolumeSettings {
-        journal: JournalShape::from_size(args.journal_size)?,
+        journal: JournalShape::from_size(args.journal_args.journal_size)?,
         cache_bytes: longhaul_base::cache_file::check_size(args.cache_size)?,
         durability: match args.durability {
             DurabilityArg::Host => Durability::Host,
@@ -102,7 +102,11 @@ async fn serve(read: &Read<HostArgs>) -> Result<()> {
     if let Some(name) = &volume_settings.warm {
         check_name(name)?;
     }
-    let state = Arc::new(StateDir::open(&args.state)?);
+    let mut state = StateDir::open(&args.state)?;
+    if let Some(device) = &args.journal_args.journal {
+        state.use_device(device, volume_settings.journal)?;
+    }
+    let state = Arc::new(state);
     let heard = state.stores().into_iter();
     let heard: Vec<_> = heard.filter(|store| !credential.stores.contains(store)).collect();
     credential.stores.extend(heard);

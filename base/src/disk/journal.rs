@@ -1,5 +1,6 @@
 //! The disk of a journal. See [`super`] for the promises.
 
+use super::area::FileArea;
 use super::backend::{FileAction, WriteData};
 use super::counters::{DiskCounters, DiskTimes};
 use super::direct::{DirectAlignment, reopen};
@@ -53,6 +54,8 @@ pub struct JournalDisk {
 struct JournalFile {
     /// For buffered writes, syncs and reads.
     plain: Arc<File>,
+    /// Where the journal's file starts in `plain`.
+    start: u64,
     /// A sync of `plain` is under way.
     is_syncing: bool,
     /// Open only while the journal writes the file.
@@ -97,11 +100,10 @@ enum JournalStep {
 }
 
 impl JournalDisk {
-    /// The disk of a journal with these files, which are open for reads and writes. `names` names
-    /// the files in errors. The files of `zero` hold no frame. They get zeroes in the background
-    /// once the journal is in use.
-    pub fn start(files: Vec<File>, names: String, zero: Option<Zero>) -> JournalDisk {
-        let files: Vec<Arc<File>> = files.into_iter().map(Arc::new).collect();
+    /// The disk of a journal with these files, which are open for reads and writes. Each has an
+    /// open file description of its own. `names` names the files in errors. The files of `zero` are
+    /// whole files and hold no frame. They get zeroes in the background once the journal is in use.
+    pub fn start(files: Vec<FileArea>, names: String, zero: Option<Zero>) -> JournalDisk {
         JournalDisk {
             files: files.into_iter().map(JournalFile::new).collect(),
             names,
@@ -128,11 +130,12 @@ impl JournalDisk {
         };
         match operation {
             DiskOperation::Read { offset, bytes, .. } => {
-                match read_cached(&file.plain, offset, bytes, false) {
+                let place = file.start + offset;
+                match read_cached(&file.plain, place, bytes, false) {
                     Ok(data) => Some(DiskResult::Data { id, data }),
                     Err(data) => {
                         let read = JournalStep::Read(DiskRead { id, file: number });
-                        self.port.start(read, &file.plain, offset, FileAction::Read(data));
+                        self.port.start(read, &file.plain, place, FileAction::Read(data));
                         None
                     }
                 }
@@ -245,12 +248,12 @@ impl JournalDisk {
 
     fn write_inline(&mut self, number: u32, write: &JournalWrite) -> DiskResult {
         let JournalWrite { id, offset, ref data, .. } = *write;
-        let file = &self.files[number as usize].plain;
-        let bytes = data.len() as u64;
-        let written = self.inline.write(file, data, offset).and_then(|took| {
+        let JournalFile { plain: ref file, start, .. } = self.files[number as usize];
+        let (place, bytes) = (start + offset, data.len() as u64);
+        let written = self.inline.write(file, data, place).and_then(|took| {
             self.unsynced += bytes;
             if self.unsynced <= EAGER_BYTES {
-                start_writeback(file, offset, bytes)?;
+                start_writeback(file, place, bytes)?;
             }
             Ok(took)
         });
@@ -298,10 +301,11 @@ impl JournalDisk {
         self.counters.bytes += data.len() as u64;
         let step = JournalStep::Write { id, file: number, through, sync };
         let alignment = file.alignment.get().copied().flatten();
+        let place = file.start + offset;
         let (handle, data) = match (through, alignment) {
-            (Through::Direct(place), Some(alignment)) => {
+            (Through::Direct(number), Some(alignment)) => {
                 file.direct_writes += 1;
-                let direct = &mut file.direct[place];
+                let direct = &mut file.direct[number];
                 direct.is_syncing |= sync;
                 (direct.file.clone(), WriteData::Aligned(alignment.align(data)))
             }
@@ -311,7 +315,7 @@ impl JournalDisk {
                 (file.plain.clone(), WriteData::Pieces(vec![data]))
             }
         };
-        self.port.start(step, &handle, offset, FileAction::Write { data, sync });
+        self.port.start(step, &handle, place, FileAction::Write { data, sync });
         true
     }
 
@@ -392,9 +396,11 @@ impl Drop for JournalDisk {
 }
 
 impl JournalFile {
-    fn new(plain: Arc<File>) -> JournalFile {
+    fn new(area: FileArea) -> JournalFile {
+        let (file, start) = area.into_parts();
         JournalFile {
-            plain,
+            plain: Arc::new(file),
+            start,
             is_syncing: false,
             direct: Vec::new(),
             alignment: OnceCell::new(),
@@ -418,7 +424,7 @@ impl JournalFile {
         let write = self.held_writes.front()?;
         let (offset, bytes, sync) = (write.offset, write.data.len(), write.sync);
         let alignment = self.alignment.get_or_init(|| DirectAlignment::of(&self.plain));
-        if alignment.is_some_and(|alignment| alignment.fits(offset, bytes)) {
+        if alignment.is_some_and(|alignment| alignment.fits(self.start + offset, bytes)) {
             if self.plain_writes > 0 {
                 return None;
             }

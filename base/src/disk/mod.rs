@@ -25,6 +25,7 @@
 //!
 //! The disks know nothing of the content of the files.
 
+mod area;
 mod backend;
 mod counters;
 mod direct;
@@ -39,6 +40,7 @@ mod shared;
 mod tests;
 mod zero;
 
+pub use area::FileArea;
 pub use counters::{DiskCounters, DiskTimes};
 pub use journal::JournalDisk;
 pub use ordered::OrderedDisk;

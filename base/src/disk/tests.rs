@@ -6,7 +6,7 @@ use super::inline::INLINE_BYTES;
 use super::pool::Pool;
 use super::ring::Ring;
 use super::shared::of_this_thread;
-use super::{JournalDisk, OrderedDisk, Zero};
+use super::{FileArea, JournalDisk, OrderedDisk, Zero};
 use bytes::Bytes;
 use longhaul_core::host::{DiskOperation, DiskResult};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
@@ -43,6 +43,7 @@ macro_rules! on_both_backends {
 on_both_backends!(
     a_journal_writes_syncs_and_reads,
     frames_go_around_the_page_cache,
+    a_journal_has_a_part_of_a_device,
     many_operations_are_under_way,
     a_failed_write_latches,
     writes_to_a_sealed_file_fail,
@@ -73,8 +74,12 @@ fn content(dir: &tempfile::TempDir, number: u32) -> Vec<u8> {
     std::fs::read(path(dir, number)).unwrap()
 }
 
+fn areas(files: Vec<File>) -> Vec<FileArea> {
+    files.into_iter().map(|file| FileArea::whole(file).unwrap()).collect()
+}
+
 fn journal(files: Vec<File>, backend: Arc<dyn Backend>) -> JournalDisk {
-    JournalDisk::start(files, "journal".into(), None).on(backend)
+    JournalDisk::start(areas(files), "journal".into(), None).on(backend)
 }
 
 fn ordered(files: Vec<File>, backend: Arc<dyn Backend>) -> OrderedDisk {
@@ -568,6 +573,29 @@ fn an_ordered_disk_does_one_thing_after_another() {
     assert_eq!(manual.under_way(), ["write 0"]);
 }
 
+async fn a_journal_has_a_part_of_a_device(backend: Arc<dyn Backend>) {
+    let dir = tempfile::tempdir().unwrap();
+    let device = &files(&dir, 1)[0];
+    let open = || std::fs::OpenOptions::new().read(true).write(true).open(path(&dir, 0)).unwrap();
+    let part = |number: u64| FileArea::part(open(), (2 + number) << 16, 1 << 16);
+    let parts = vec![part(0), part(1)];
+    let mut disk = JournalDisk::start(parts, "journal".into(), None).on(backend);
+    let page = |byte| vec![byte; 4096];
+    let operations = [write(1, 0, 0, page(1)), synced(2, 1, 8192, page(2)), sync(3, 0)];
+    let mut results = carry_out(&mut disk, operations).await;
+    results.sort_by_key(id_of);
+    assert_eq!(results, done([1, 2, 3]));
+    let read = carry_out(&mut disk, [read(4, 1, 8192, 4096)]).await;
+    assert_eq!(read, [DiskResult::Data { id: 4, data: page(2).into() }]);
+    drop(disk);
+    let mut expected = vec![0; MIB];
+    expected[2 << 16..][..4096].fill(1);
+    expected[(3 << 16) + 8192..][..4096].fill(2);
+    let mut found = vec![0; MIB];
+    device.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == expected);
+}
+
 // --- zeroes ---
 
 #[tokio::test]
@@ -580,7 +608,7 @@ async fn zeroing_stays_out_of_what_was_reached() {
     let (told, heard) = std::sync::mpsc::channel();
     let done_to = Box::new(move |files| told.send(files).unwrap());
     let zero = Zero { from: 1, done: done_to };
-    let mut disk = JournalDisk::start(all, "journal".into(), Some(zero));
+    let mut disk = JournalDisk::start(areas(all), "journal".into(), Some(zero));
     let results = carry_out(&mut disk, [write(0, 0, 4096, vec![7; 4096])]).await;
     assert_eq!(results, done([0]));
     assert!(disk.zeroing_is_idle(), "an attach writes that much");
@@ -608,7 +636,7 @@ async fn a_disk_that_is_dropped_ends_the_zeroing() {
     // Half a second of zeroes.
     all[1].set_len(128 << 20).unwrap();
     let zero = Zero { from: 1, done: Box::new(|_| panic!("it cannot be through")) };
-    let mut disk = JournalDisk::start(all, "journal".into(), Some(zero));
+    let mut disk = JournalDisk::start(areas(all), "journal".into(), Some(zero));
     for at in 0..4 {
         // Not in the page cache of the header, and perhaps held up by the thread.
         disk.start_operation(synced(at, 1, 4096 + at * 4096, vec![1; 4096]));

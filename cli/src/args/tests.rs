@@ -22,7 +22,7 @@ fn config_fills_in_what_the_command_line_leaves_open() {
     let Command::Host(host) = Cli::try_parse_from(all).unwrap().command else { panic!() };
     assert_eq!(host.state, PathBuf::from("/mine"));
     assert_eq!(host.credential, PathBuf::from("/c"));
-    assert_eq!(host.journal_size, 2 << 30);
+    assert_eq!(host.journal_args.journal_size, 2 << 30);
     assert_eq!(host.cache_size, 10 << 30);
     assert_eq!(host.volume_args.volumes, ["a", "b"]);
     assert!(host.write_through);

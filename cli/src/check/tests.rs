@@ -11,9 +11,9 @@ fn host() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::open(dir.path()).unwrap();
     let shape = JournalShape { file_bytes: 64 << 10, files: 2 };
-    let volume = VolumeFile::new("v", VolumeId(7), 2048, 512, shape).unwrap();
+    let mut volume = VolumeFile::new("v", VolumeId(7), 2048, 512, shape).unwrap();
     let plan = create_plan(shape.geometry(), volume.journal_number().unwrap(), VolumeId(7));
-    state.create_journal(&volume, &plan.unwrap()).unwrap();
+    state.create_journal(&mut volume, &plan.unwrap()).unwrap();
     let journal = state.volume_dir(VolumeId(7));
     (dir, journal)
 }
@@ -21,18 +21,18 @@ fn host() -> (tempfile::TempDir, PathBuf) {
 #[test]
 fn an_intact_host_passes_and_damage_is_placed() {
     let (dir, journal) = host();
-    let report = check_host(dir.path()).unwrap();
+    let report = check_host(dir.path(), None).unwrap();
     assert!(report.damage.is_empty() && report.volumes[0].ok, "{report:?}");
-    check(dir.path(), true).unwrap();
+    check(dir.path(), None, true).unwrap();
     let path = state::journal_path(&journal, 1);
     File::options().write(true).open(&path).unwrap().write_all_at(b"XX", 0).unwrap();
-    let report = check_host(dir.path()).unwrap();
+    let report = check_host(dir.path(), None).unwrap();
     assert_eq!(report.damage.len(), 1);
     assert_eq!((&report.damage[0].file, report.damage[0].offset), (&path, Some(0)));
     assert!(in_words(&report).contains("DAMAGE in"));
-    assert!(check(dir.path(), false).unwrap_err().to_string().contains("one place"));
+    assert!(check(dir.path(), None, false).unwrap_err().to_string().contains("one place"));
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(check_host(dir.path()).unwrap().damage.len(), 1);
+    assert_eq!(check_host(dir.path(), None).unwrap().damage.len(), 1);
 }
 
 #[test]
@@ -45,29 +45,29 @@ fn tables_of_versions_are_checked() {
     for file in 0..3 {
         std::fs::write(table.join(format!("versions.{file:04}")), b"").unwrap();
     }
-    let report = check_host(dir.path()).unwrap();
+    let report = check_host(dir.path(), None).unwrap();
     assert!(report.damage.is_empty() && report.notes[0].contains(".new"), "{report:?}");
     std::fs::write(table.join("versions.0000"), [3; 4096]).unwrap();
     std::fs::write(table.join("versions.0001"), [3; 8192]).unwrap();
     std::fs::remove_file(table.join("versions.0002")).unwrap();
-    let report = check_host(dir.path()).unwrap();
+    let report = check_host(dir.path(), None).unwrap();
     let of = |file: u32| {
         report.damage.iter().filter(move |d| d.file.ends_with(format!("versions.{file:04}")))
     };
     assert_eq!([of(0).count(), of(1).count(), of(2).count()], [1, 2, 1], "{report:?}");
     std::fs::write(dir.path().join("encrypted"), b"").unwrap();
-    assert_eq!(check_host(dir.path()).unwrap().damage.len(), 5);
+    assert_eq!(check_host(dir.path(), None).unwrap().damage.len(), 5);
 }
 
 #[test]
 fn a_directory_in_use_or_of_someone_else_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(check(dir.path(), false).unwrap_err().to_string().contains("neither"));
+    assert!(check(dir.path(), None, false).unwrap_err().to_string().contains("neither"));
     let held = StateDir::open(dir.path()).unwrap();
-    let error = check(dir.path(), false).unwrap_err().to_string();
+    let error = check(dir.path(), None, false).unwrap_err().to_string();
     assert!(error.contains(&std::process::id().to_string()), "{error}");
     drop(held);
-    check(dir.path(), false).unwrap();
+    check(dir.path(), None, false).unwrap();
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn store_objects_that_are_none_are_placed() {
         catalog::size_key(spec.id, 2),
     ]);
     assert_eq!(damaged, expected);
-    assert!(check(dir.path(), true).is_err());
+    assert!(check(dir.path(), None, true).is_err());
 }
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn a_device_is_checked_as_a_directory_is() {
     let path = dir.path().join("device");
     File::create(&path).unwrap().set_len(64 << 20).unwrap();
     let location = PathBuf::from(format!("file://{}", path.display()));
-    assert!(format!("{:#}", check(&location, true).unwrap_err()).contains("blank"));
+    assert!(format!("{:#}", check(&location, None, true).unwrap_err()).contains("blank"));
     let (name, created_sectors, block_bytes) = ("v".to_owned(), 2048, 512);
     let spec = VolumeSpec {
         id: VolumeId(9),
@@ -179,10 +179,10 @@ async fn a_device_is_checked_as_a_directory_is() {
     let put = async |key: String, data: &[u8]| {
         let device = DeviceObjects::open(&path).unwrap();
         device.put(&key, vec![Bytes::copy_from_slice(data)]).await.unwrap();
-        assert!(format!("{:#}", check(&location, true).unwrap_err()).contains("in use"));
+        assert!(format!("{:#}", check(&location, None, true).unwrap_err()).contains("in use"));
     };
     put(catalog::name_key("v"), &encoded).await;
-    check(&location, true).unwrap();
+    check(&location, None, true).unwrap();
     put(catalog::segment_key(spec.id, 2), b"nonsense").await;
     let damaged = || {
         let report = check_device(&path).unwrap();
@@ -196,5 +196,5 @@ async fn a_device_is_checked_as_a_directory_is() {
     let file = File::options().write(true).open(&path).unwrap();
     file.write_all_at(b"X", place as u64).unwrap();
     let problem = &damaged()[&path.join(catalog::name_key("v"))];
-    assert!(!problem.is_empty() && check(&location, false).is_err());
+    assert!(!problem.is_empty() && check(&location, None, false).is_err());
 }

@@ -1,7 +1,7 @@
 //! `kill -9` at random moments under a workload that knows all promises.
 
 use longhaul_e2e::client::Protocol;
-use longhaul_e2e::process::{LIMIT, longhaul, run};
+use longhaul_e2e::process::{LIMIT, command, longhaul, run_within};
 use longhaul_e2e::setting;
 use longhaul_e2e::site::{Host, Site};
 use longhaul_e2e::stamp::{History, Shape, Workload, read_all};
@@ -49,7 +49,12 @@ fn nothing_is_missing(mut site: Site, host: &mut Host, history: &History) {
     assert!(other.stop().success());
     assert!(site.store.stop().success());
     for dir in [site.store.dir(), host.state(), other.state()] {
-        run(longhaul(), ["check".as_ref(), dir.as_os_str()]).ok();
+        let mut check = command(longhaul());
+        check.arg("check").arg(dir);
+        if let Some(device) = host.journal_device.as_ref().filter(|_| dir == host.state()) {
+            check.arg("--journal").arg(device);
+        }
+        run_within(check, LIMIT).ok();
     }
 }
 
@@ -110,6 +115,17 @@ fn host_is_killed() {
 fn host_without_io_uring_is_killed() {
     let site = Site::with_volume("disk", MIB);
     let host = site.host("host").with(["--no-io-uring"]);
+    crashes(site, host, false, rounds(8));
+}
+
+/// With a journal on a device of its own.
+#[test]
+fn host_with_a_journal_device_is_killed() {
+    let site = Site::with_volume("disk", MIB);
+    let mut host = site.host("host");
+    let device = site.path("journal-device");
+    std::fs::File::create(&device).unwrap().set_len(200 << 20).unwrap();
+    host.journal_device = Some(device);
     crashes(site, host, false, rounds(8));
 }
 

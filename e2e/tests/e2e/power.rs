@@ -14,20 +14,40 @@ use std::time::Duration;
 const BLOCKS: usize = 2048;
 const MIB: u64 = (BLOCKS as u64 * 4096) >> 20;
 
+/// The loss in each round, besides the host itself.
+enum Loss {
+    /// Nothing else.
+    None,
+    /// The power of the disk with its state directory.
+    Machine,
+    /// The power of its journal device.
+    JournalDevice,
+}
+
 /// Crashes a host again and again, and returns the number of lost acknowledged changes. With a
 /// write cache these are the last ones of those that no flush has confirmed; without one, there
 /// must be none.
-fn crashes(power: bool, write_cache: bool, rounds: u64) -> usize {
+fn crashes(loss: &Loss, write_cache: bool, rounds: u64) -> usize {
     let seed = setting("LONGHAUL_E2E_SEED", fastrand::u64(..));
     eprintln!("LONGHAUL_E2E_SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     let site = Site::with_volume("disk", MIB).over(Protocol::Iscsi);
     let mut host = site.host("host");
     host.journal_size = "64MiB".into();
-    let mut disk = power.then(|| Disk::new(&site.path("machine"), 160));
-    if let Some(disk) = &disk {
-        host.set_state(&disk.path().join("state"));
-    }
+    let dir = site.path("machine");
+    let mut disk = match loss {
+        Loss::None => None,
+        Loss::Machine => {
+            let disk = Disk::new(&dir, 160);
+            host.set_state(&disk.path().join("state"));
+            Some(disk)
+        }
+        Loss::JournalDevice => {
+            let disk = Disk::raw(&dir, 80);
+            host.journal_device = Some(disk.device());
+            Some(disk)
+        }
+    };
     let mut history = History::new(BLOCKS);
     let mut lost = 0;
     for round in 0..=setting("LONGHAUL_E2E_ROUNDS", rounds) {
@@ -91,13 +111,20 @@ fn crashes(power: bool, write_cache: bool, rounds: u64) -> usize {
 
 #[test]
 fn what_was_acknowledged_is_there_after_a_kill_and_a_new_login() {
-    assert_eq!(crashes(false, false, 20), 0);
+    assert_eq!(crashes(&Loss::None, false, 20), 0);
 }
 
 #[test]
 fn what_was_acknowledged_is_there_after_a_power_cut_and_a_new_login() {
     if can_use_devices("what_was_acknowledged_is_there_after_a_power_cut_and_a_new_login") {
-        assert_eq!(crashes(true, false, 10), 0);
+        assert_eq!(crashes(&Loss::Machine, false, 10), 0);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_power_cut_of_the_journal_device() {
+    if can_use_devices("what_was_acknowledged_is_there_after_a_power_cut_of_the_journal_device") {
+        assert_eq!(crashes(&Loss::JournalDevice, false, 6), 0);
     }
 }
 
@@ -106,6 +133,6 @@ fn what_was_acknowledged_is_there_after_a_power_cut_and_a_new_login() {
 #[test]
 fn what_was_in_the_write_cache_is_lost_from_its_end_in_a_power_cut() {
     if can_use_devices("what_was_in_the_write_cache_is_lost_from_its_end_in_a_power_cut") {
-        assert_ne!(crashes(true, true, 8), 0, "nothing was lost: no power was cut");
+        assert_ne!(crashes(&Loss::Machine, true, 8), 0, "nothing was lost: no power was cut");
     }
 }

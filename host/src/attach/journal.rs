@@ -4,25 +4,26 @@ use super::refusals::refuse_loss;
 use crate::context::HostContext;
 use crate::failure::{AttachFailure, JournalDisk};
 use crate::kept_journal::KeptJournal;
-use crate::state::{JournalShape, StateDir, VolumeFile, journal_path, zeroed_files};
+use crate::state::{JournalDevice, JournalShape, StateDir, VolumeFile, journal_path, zeroed_files};
 use crate::task::AttachTask;
 use anyhow::{Context as _, Result};
+use longhaul_base::disk::FileArea;
 use longhaul_base::units::show_bytes;
 use longhaul_core::block::VolumeId;
 use longhaul_core::host::journal::{self, Recovered, Recovery};
 use longhaul_core::host::{DiskOperation, DiskResult};
 use longhaul_core::wire::link::VolumeInfo;
-use std::fs::File;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Instant;
 
 /// The journal of a volume, ready for its engine.
 pub struct OpenedJournal {
-    pub(super) files: Vec<File>,
+    pub(super) files: Vec<FileArea>,
     pub(super) recovered: Recovered,
-    /// The first file to zero in the background. This and all later files hold no frame.
-    pub(super) zero_from: u32,
+    /// The first file to zero in the background. This and all later files hold no frame. `None` on
+    /// a device, where all space has been written or is as good.
+    pub(super) zero_from: Option<u32>,
     pub(super) kept: KeptJournal,
     /// This attach made it, and nobody has used it.
     made: bool,
@@ -83,8 +84,12 @@ impl OpenedJournal {
     /// Whether this is the journal of that description. An operator may have moved its files away,
     /// or brought others.
     fn is_still(&self, file: &VolumeFile, dir: &Path) -> bool {
-        let same = |number: u32, open: &File| -> std::io::Result<bool> {
-            let (there, here) = (std::fs::metadata(journal_path(dir, number))?, open.metadata()?);
+        let same = |number: u32, open: &FileArea| -> std::io::Result<bool> {
+            if file.slot.is_some() {
+                return Ok(true);
+            }
+            let there = std::fs::metadata(journal_path(dir, number))?;
+            let here = open.file().metadata()?;
             Ok((there.dev(), there.ino()) == (here.dev(), here.ino()))
         };
         let mut files = (0..).zip(&self.files);
@@ -113,18 +118,20 @@ pub(super) async fn open_journal(
 
 fn create(state: &StateDir, info: &VolumeInfo, shape: JournalShape) -> Result<OpenedJournal> {
     let started = Instant::now();
-    let file = VolumeFile::new(&info.name, info.id, info.sectors, info.block_bytes, shape)?;
+    let shape = state.device().map_or(shape, JournalDevice::shape);
+    let mut file = VolumeFile::new(&info.name, info.id, info.sectors, info.block_bytes, shape)?;
     let number = file.journal_number()?;
     let geometry = shape.geometry();
     let plan = journal::create_plan(geometry, number, info.id)?;
-    state.create_journal(&file, &plan)?;
+    state.create_journal(&mut file, &plan)?;
     let took = started.elapsed().as_secs_f64();
     let size = show_bytes(shape.bytes());
     tracing::info!(volume = info.name, "made a journal of {size} in {took:.2} s");
     let files = state.open_journal(&file)?;
     let recovered = Recovered::empty(geometry, number, info.id);
+    let zero_from = file.slot.is_none().then_some(1);
     let kept = KeptJournal::unread(file);
-    Ok(OpenedJournal { files, recovered, zero_from: 1, kept, made: true })
+    Ok(OpenedJournal { files, recovered, zero_from, kept, made: true })
 }
 
 fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<OpenedJournal> {
@@ -133,7 +140,7 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
     let id = file.volume_id()?;
     let dir = state.volume_dir(id);
     distrust_page_cache(&files, &dir)?;
-    let mut recovery = Recovery::new(Some(id), lengths(&files)?);
+    let mut recovery = Recovery::new(Some(id), lengths(&files));
     if file.encrypted {
         recovery = recovery.with_versions();
     }
@@ -141,7 +148,7 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
         // The disk reads ahead while the recovery verifies. If it cannot, only time is lost.
         scope.spawn(|| {
             for file in &files {
-                let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::WillNeed);
+                let _ = file.advise(rustix::fs::Advice::WillNeed);
             }
         });
         run_recovery(&mut recovery, &files)
@@ -155,15 +162,26 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
         show_bytes(report.live_bytes),
         started.elapsed().as_secs_f64()
     );
-    if file.journal != wanted {
+    if file.journal != wanted && file.slot.is_none() {
         tracing::info!(
             volume = file.name,
             "the journal keeps its size of {}; --journal-size is for new ones",
             show_bytes(file.journal.bytes())
         );
     }
+    if let Some(device) = state.device().filter(|_| file.slot.is_none()) {
+        tracing::info!(
+            volume = file.name,
+            "the journal stays in {}; those that are made from now on are on {}",
+            dir.display(),
+            device.path().display()
+        );
+    }
     let zero_from = report.files_reached.max(zeroed_files(&dir, &file));
-    let kept = KeptJournal::read(file, &files, report);
+    let zero_from = file.slot.is_none().then_some(zero_from);
+    // A device does not know when it was written. The description is from before all writes.
+    let described = std::fs::metadata(dir.join("volume.json")).and_then(|meta| meta.modified());
+    let kept = KeptJournal::read(file, &files, report, described.ok());
     Ok(OpenedJournal { files, recovered, zero_from, kept, made: false })
 }
 
@@ -175,7 +193,7 @@ fn recover(state: &StateDir, file: VolumeFile, wanted: JournalShape) -> Result<O
 /// next power cut would take them away. So this first writes all dirty pages, because
 /// `POSIX_FADV_DONTNEED` skips them. Then it drops all clean pages. Only then may recovery read the
 /// files.
-pub(super) fn distrust_page_cache(files: &[File], dir: &Path) -> Result<(), JournalDisk> {
+pub(super) fn distrust_page_cache(files: &[FileArea], dir: &Path) -> Result<(), JournalDisk> {
     for (number, file) in (0..).zip(files) {
         let path = journal_path(dir, number);
         let failed = |what: &str, error: rustix::io::Errno| {
@@ -186,8 +204,8 @@ pub(super) fn distrust_page_cache(files: &[File], dir: &Path) -> Result<(), Jour
                 dir.display()
             ))
         };
-        rustix::fs::fdatasync(file).map_err(|error| failed("fdatasync", error))?;
-        rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
+        rustix::fs::fdatasync(file.file()).map_err(|error| failed("fdatasync", error))?;
+        file.advise(rustix::fs::Advice::DontNeed)
             .map_err(|error| failed("dropping the page cache", error))?;
     }
     Ok(())
@@ -227,12 +245,12 @@ pub(super) fn undo(
 }
 
 /// The length of each file.
-pub fn lengths(files: &[File]) -> std::io::Result<Vec<u64>> {
-    files.iter().map(|file| Ok(file.metadata()?.len())).collect()
+pub fn lengths(files: &[FileArea]) -> Vec<u64> {
+    files.iter().map(FileArea::bytes).collect()
 }
 
 /// Carries out the reads of a recovery until it has an outcome.
-pub fn run_recovery(recovery: &mut Recovery, files: &[File]) -> Result<Recovered> {
+pub fn run_recovery(recovery: &mut Recovery, files: &[FileArea]) -> Result<Recovered> {
     loop {
         let Some(operation) = recovery.poll_disk() else {
             let outcome = recovery.poll_outcome().context("recovery came to no end")?;
@@ -255,7 +273,11 @@ pub fn run_recovery(recovery: &mut Recovery, files: &[File]) -> Result<Recovered
 }
 
 /// The name of journal files in errors, without their number.
-pub(super) fn journal_names(dir: &Path) -> String {
-    let path = journal_path(dir, 0);
-    path.with_extension("").display().to_string()
+pub(super) fn journal_names(state: &StateDir, file: &VolumeFile, dir: &Path) -> String {
+    match (state.device(), &file.slot) {
+        (Some(device), Some(slot)) => {
+            format!("{} slot {} journal", device.path().display(), slot.number)
+        }
+        _ => journal_path(dir, 0).with_extension("").display().to_string(),
+    }
 }

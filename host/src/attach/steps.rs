@@ -262,14 +262,15 @@ fn start(
                 tracing::warn!(volume = name, "{error:#}; going on, the journal has its space");
             }
             let dir = host.state.volume_dir(attached.volume);
-            let names = journal_names(&dir);
+            let names = journal_names(&host.state, &file, &dir);
             let id = file.journal_id;
-            let done = Box::new(move |files| {
+            let done: Box<dyn Fn(u32) + Send> = Box::new(move |files| {
                 if let Err(error) = save_zeroed_files(&dir, &id, files) {
                     tracing::debug!("zeroes will be written again: {error:#}");
                 }
             });
-            let disk = JournalDisk::start(files, names, Some(Zero { from: zero_from, done }));
+            let zero = zero_from.map(|from| Zero { from, done });
+            let disk = JournalDisk::start(files, names, zero);
             let mode = engine::Mode::Journal(recovered.geometry);
             (mode, Some(recovered), Backing::Disk(Box::new(disk)))
         }

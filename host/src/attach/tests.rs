@@ -1,6 +1,7 @@
 use super::journal::{claim, distrust_page_cache};
 use crate::failure::AttachFailure;
 use crate::state::{JournalShape, StateDir, VolumeFile, journal_path};
+use longhaul_base::disk::FileArea;
 use longhaul_core::block::VolumeId;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -26,7 +27,8 @@ fn a_journal_is_read_from_its_disk() {
         taken() - before
     };
     assert_eq!(from_disk(), 0, "just written");
-    distrust_page_cache(std::slice::from_ref(&file), dir.path()).unwrap();
+    let files = [FileArea::whole(file.try_clone().unwrap()).unwrap()];
+    distrust_page_cache(&files, dir.path()).unwrap();
     // A file system in memory has nothing else to read from.
     if rustix::fs::fstatfs(&file).unwrap().f_type != libc::TMPFS_MAGIC {
         assert!(from_disk() >= 4096);
@@ -52,7 +54,7 @@ fn a_volume_is_claimed_before_the_store_is_asked() {
 #[test]
 fn a_journal_that_cannot_be_synced_is_not_asked_again() {
     // Devices like this one have no sync.
-    let files = [File::open("/dev/null").unwrap()];
+    let files = [FileArea::whole(File::open("/dev/null").unwrap()).unwrap()];
     let error = distrust_page_cache(&files, Path::new("/state/volumes/7")).unwrap_err();
     let failure = AttachFailure::from(anyhow::Error::from(error).context("volume v"));
     let AttachFailure::Disk(why) = failure else { panic!("{failure:?}") };

@@ -1,5 +1,6 @@
 //! The description of each volume in a state directory: `volume.json`.
 
+use super::journal_device::JournalSlot;
 use anyhow::{Context as _, Result, bail};
 use longhaul_base::Usage;
 use longhaul_base::files;
@@ -91,6 +92,9 @@ pub struct VolumeFile {
     pub block_bytes: u32,
     /// The journal, unless the host has used the volume only without one.
     pub journal: JournalShape,
+    /// Its place, if that is a journal device and not files beside this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<JournalSlot>,
     /// Names this journal; every frame in it carries it.
     pub journal_id: String,
     /// Whether the store lacks nothing of this host: it detached, or was fenced off. Only then the
@@ -120,6 +124,7 @@ impl VolumeFile {
             sectors,
             block_bytes,
             journal: shape,
+            slot: None,
             journal_id: format!("{:032x}", random()?),
             released: true,
             delivered: true,

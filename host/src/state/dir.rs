@@ -1,8 +1,9 @@
 //! The state directory itself: the host's identity, and what the host remembers.
 
 use super::description::{
-    Survey, VERSION, VolumeFile, known_version, parse_id, random, read_volume, survey,
+    JournalShape, Survey, VERSION, VolumeFile, known_version, parse_id, random, read_volume, survey,
 };
+use super::journal_device::JournalDevice;
 use anyhow::{Context as _, Result, bail};
 use longhaul_base::files;
 use longhaul_core::block::VolumeId;
@@ -35,6 +36,8 @@ pub struct StateDir {
     host: HostId,
     /// Held while a file that all threads write is replaced.
     writing: Mutex<()>,
+    /// Where new journals are, instead of files in this directory.
+    device: Option<JournalDevice>,
     _lock: files::Lock,
 }
 
@@ -73,7 +76,24 @@ impl StateDir {
         files::create_dir(&path.join("volumes"))?;
         let lock = files::Lock::acquire(path)?;
         let host = identity(path, true)?;
-        Ok(StateDir { path: path.to_owned(), host, writing: Mutex::default(), _lock: lock })
+        let (path, writing) = (path.to_owned(), Mutex::default());
+        Ok(StateDir { path, host, writing, device: None, _lock: lock })
+    }
+
+    /// Has new journals made on that device. A blank device becomes one of this host.
+    ///
+    /// # Errors
+    /// If the device is unusable, or is not that of the journals that are on one.
+    pub fn use_device(&mut self, path: &Path, shape: JournalShape) -> Result<()> {
+        let device = JournalDevice::open(path, self.host, shape)?;
+        device.adopt(&self.volumes()?)?;
+        self.device = Some(device);
+        Ok(())
+    }
+
+    /// The device for new journals.
+    pub fn device(&self) -> Option<&JournalDevice> {
+        self.device.as_ref()
     }
 
     /// The identity of this host.

@@ -2,8 +2,10 @@
 
 use super::description::VolumeFile;
 use super::dir::StateDir;
+use super::journal_device::JournalDevice;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
+use longhaul_base::disk::FileArea;
 use longhaul_base::files;
 use longhaul_base::units::show_bytes;
 use rustix::fs::FallocateFlags;
@@ -17,16 +19,20 @@ use std::path::{Path, PathBuf};
 const PAGE_BYTES: u64 = 4096;
 
 impl StateDir {
-    /// Makes the files of a journal with all their space, or removes what it made. `plan` gives the
-    /// content of each file's start.
+    /// Makes a journal with all its space, or removes what it made. `plan` gives the content of
+    /// each file's start. If there is a journal device, the journal is there, and the description
+    /// says so.
     ///
     /// # Errors
     /// If there is not enough space: the message says how much is missing. If there are files of a
     /// used journal: nothing says any more whose writes they hold.
-    pub fn create_journal(&self, volume: &VolumeFile, plan: &[(u32, Bytes)]) -> Result<()> {
+    pub fn create_journal(&self, volume: &mut VolumeFile, plan: &[(u32, Bytes)]) -> Result<()> {
         let dir = self.volume_dir(volume.volume_id()?);
         files::create_dir(&dir)?;
         refuse_used(&dir)?;
+        if let Some(device) = self.device() {
+            return self.create_on(device, volume, plan);
+        }
         let free = files::free_bytes(&dir)?;
         let need = volume.journal.bytes();
         let full = |free: u64| {
@@ -73,6 +79,28 @@ impl StateDir {
         self.save_volume(volume)
     }
 
+    fn create_on(
+        &self,
+        device: &JournalDevice,
+        volume: &mut VolumeFile,
+        plan: &[(u32, Bytes)],
+    ) -> Result<()> {
+        if let Some(before) = self.volume(volume.volume_id()?)?
+            && let Some(slot) = &before.slot
+        {
+            // A crash has cut short its creation or its end.
+            device.free(&before, slot)?;
+        }
+        let slot = device.take()?;
+        volume.slot = Some(slot.clone());
+        let made = self.save_volume(volume).and_then(|()| device.create(volume, &slot, plan));
+        if made.is_err() {
+            // The description says that the store lacks nothing, so nobody needs the slot.
+            let _ = device.free(volume, &slot);
+        }
+        made
+    }
+
     /// Removes a volume's journal and read cache with all their space. The store must not need
     /// anything in them. Traces and pins stay. If a crash cuts this short, the host can attach or
     /// free the volume again. The description goes last, and says that the store lacks nothing.
@@ -83,6 +111,9 @@ impl StateDir {
         let dir = self.volume_dir(volume.volume_id()?);
         if !(volume.released && volume.delivered) {
             self.save_volume(&VolumeFile { released: true, delivered: true, ..volume.clone() })?;
+        }
+        if let Some(slot) = &volume.slot {
+            self.device_of(volume)?.free(volume, slot)?;
         }
         // Without a frame at its start nobody takes a journal for a used one.
         let first = journal_path(&dir, 0);
@@ -109,8 +140,13 @@ impl StateDir {
         Ok(())
     }
 
-    /// Whether [`StateDir::free_volume`] began to remove a journal and did not finish.
+    /// Whether [`StateDir::free_volume`] began to remove a journal and did not finish. Or, on a
+    /// journal device, [`StateDir::create_journal`] to make one.
     pub fn is_half_freed(&self, volume: &VolumeFile) -> bool {
+        if let Some(slot) = &volume.slot {
+            let empty = self.device_of(volume).and_then(|device| device.is_empty(volume, slot));
+            return volume.released && volume.delivered && empty.unwrap_or(false);
+        }
         let first = |id| journal_path(&self.volume_dir(id), 0);
         let bytes =
             volume.volume_id().map(|id| std::fs::metadata(first(id)).map_or(0, |m| m.len()));
@@ -120,9 +156,23 @@ impl StateDir {
     /// Opens the files of a journal, in order.
     ///
     /// # Errors
-    /// If one is missing, or has not the size of its creation.
-    pub fn open_journal(&self, volume: &VolumeFile) -> Result<Vec<File>> {
-        open_journal(&self.volume_dir(volume.volume_id()?), volume, true)
+    /// If one is missing, or has not the size of its creation. If the journal is on a journal
+    /// device that this host was not given.
+    pub fn open_journal(&self, volume: &VolumeFile) -> Result<Vec<FileArea>> {
+        match &volume.slot {
+            Some(slot) => self.device_of(volume)?.open_journal(volume, slot),
+            None => open_journal(&self.volume_dir(volume.volume_id()?), volume, true),
+        }
+    }
+
+    fn device_of(&self, volume: &VolumeFile) -> Result<&JournalDevice> {
+        self.device().with_context(|| {
+            format!(
+                "the journal of volume {} is on a journal device: start the host with --journal \
+                 DEVICE",
+                volume.name
+            )
+        })
     }
 }
 
@@ -159,7 +209,7 @@ pub fn save_zeroed_files(dir: &Path, journal_id: &str, files: u32) -> Result<()>
 }
 
 /// Opens the files of the journal in a volume's directory, in order.
-pub fn open_journal(dir: &Path, volume: &VolumeFile, write: bool) -> Result<Vec<File>> {
+pub fn open_journal(dir: &Path, volume: &VolumeFile, write: bool) -> Result<Vec<FileArea>> {
     let open = |number| {
         let path = journal_path(dir, number);
         // A pipe in its place has no length, and must not make the open wait.
@@ -183,7 +233,7 @@ pub fn open_journal(dir: &Path, volume: &VolumeFile, write: bool) -> Result<Vec<
                 dir.display()
             );
         }
-        Ok(file)
+        Ok(FileArea::whole(file)?)
     };
     (0..volume.journal.files).map(open).collect()
 }

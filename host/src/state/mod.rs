@@ -7,7 +7,8 @@
 //! attached.json               volumes that `longhaul attach` named; may be missing
 //! encrypted/NAME.ID           that this volume was attached here encrypted; empty
 //! volumes/ID/volume.json      what the journal beside it belongs to
-//! volumes/ID/journal.NNNN     the journal's files, preallocated
+//! volumes/ID/journal.NNNN     the journal's files, preallocated; none of these if it is on a
+//!                             journal device ([`JournalDevice`])
 //! volumes/ID/cache.0000      the read cache; may be missing
 //! volumes/ID/zeroed.json      how many of these have been written once; may be missing
 //! ```
@@ -17,6 +18,7 @@
 
 mod description;
 mod dir;
+mod journal_device;
 mod journal_files;
 #[cfg(test)]
 mod tests;
@@ -25,4 +27,5 @@ pub use description::{
     Damaged, JournalShape, MIN_JOURNAL_BYTES, Survey, VolumeFile, parse_id, random, read_volume,
 };
 pub use dir::{KnownEncryption, StateDir, identity};
+pub use journal_device::{JournalDevice, JournalSlot};
 pub use journal_files::{cache_path, journal_path, open_journal, save_zeroed_files, zeroed_files};

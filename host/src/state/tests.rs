@@ -4,9 +4,11 @@ use super::dir::ENCRYPTED;
 use super::*;
 use bytes::Bytes;
 use longhaul_core::block::VolumeId;
+use longhaul_core::host::journal;
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
-use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 
 fn volume(shape: JournalShape) -> VolumeFile {
     VolumeFile::new("v", VolumeId(7), 2048, 512, shape).unwrap()
@@ -70,16 +72,16 @@ fn the_lock_names_its_holder() {
 fn journals_come_with_their_space() {
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::open(dir.path()).unwrap();
-    let volume = volume(JournalShape { file_bytes: 64 << 10, files: 3 });
+    let mut volume = volume(JournalShape { file_bytes: 64 << 10, files: 3 });
     let plan: Vec<_> = (0..3).map(|n| (n, Bytes::from(vec![n as u8 + 1; 16]))).collect();
-    state.create_journal(&volume, &plan).unwrap();
+    state.create_journal(&mut volume, &plan).unwrap();
     let files = state.open_journal(&volume).unwrap();
     assert_eq!(files.len(), 3);
-    for (number, mut file) in files.into_iter().enumerate() {
+    for (number, file) in files.iter().enumerate() {
         use std::os::unix::fs::MetadataExt as _;
-        assert!(file.metadata().unwrap().blocks() * 512 >= 64 << 10, "space is reserved");
+        assert!(file.file().metadata().unwrap().blocks() * 512 >= 64 << 10, "space is reserved");
         let mut start = [0; 17];
-        file.read_exact(&mut start).unwrap();
+        file.read_exact_at(&mut start, 0).unwrap();
         assert_eq!((start[0], start[16]), (number as u8 + 1, 0));
     }
     assert_eq!(state.volumes().unwrap(), std::slice::from_ref(&volume));
@@ -110,8 +112,8 @@ fn what_was_zeroed_is_remembered_by_journal() {
 fn a_disk_without_room_is_an_error_with_numbers() {
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::open(dir.path()).unwrap();
-    let volume = volume(JournalShape { file_bytes: 1 << 50, files: 2 });
-    let error = state.create_journal(&volume, &[]).unwrap_err().to_string();
+    let mut volume = volume(JournalShape { file_bytes: 1 << 50, files: 2 });
+    let error = state.create_journal(&mut volume, &[]).unwrap_err().to_string();
     assert!(error.contains("2 PiB") && error.contains("are free"), "{error}");
     assert!(state.volumes().unwrap().is_empty());
 }
@@ -128,8 +130,8 @@ fn small_journals_are_refused_with_the_least_size() {
 fn descriptions_that_make_no_sense_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::open(dir.path()).unwrap();
-    let volume = volume(JournalShape { file_bytes: 4096, files: 1 });
-    state.create_journal(&volume, &[]).unwrap();
+    let mut volume = volume(JournalShape { file_bytes: 4096, files: 1 });
+    state.create_journal(&mut volume, &[]).unwrap();
     let path = state.volume_dir(VolumeId(7)).join("volume.json");
     std::fs::write(&path, "{").unwrap();
     let survey = state.survey().unwrap();
@@ -144,8 +146,8 @@ fn descriptions_that_make_no_sense_are_named() {
 fn one_bad_description_costs_its_own_volume_only() {
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::open(dir.path()).unwrap();
-    let good = volume(JournalShape { file_bytes: 4096, files: 1 });
-    state.create_journal(&good, &[]).unwrap();
+    let mut good = volume(JournalShape { file_bytes: 4096, files: 1 });
+    state.create_journal(&mut good, &[]).unwrap();
     let bad = state.volume_dir(VolumeId(8));
     std::fs::create_dir(&bad).unwrap();
     rustix::fs::mknodat(
@@ -165,13 +167,13 @@ fn one_bad_description_costs_its_own_volume_only() {
 fn a_freed_volume_leaves_nothing_and_can_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::open(dir.path()).unwrap();
-    let volume = volume(JournalShape { file_bytes: 8192, files: 2 });
+    let mut volume = volume(JournalShape { file_bytes: 8192, files: 2 });
     let used: Vec<_> = (0..2).map(|n| (n, Bytes::from(vec![7; 8192]))).collect();
-    state.create_journal(&volume, &used).unwrap();
+    state.create_journal(&mut volume, &used).unwrap();
     state.free_volume(&volume).unwrap();
     assert!(!state.volume_dir(VolumeId(7)).exists());
     // Traces stay, and what was cut short is in nobody's way.
-    state.create_journal(&volume, &used).unwrap();
+    state.create_journal(&mut volume, &used).unwrap();
     std::fs::create_dir(state.volume_dir(VolumeId(7)).join("traces")).unwrap();
     OpenOptions::new()
         .write(true)
@@ -179,7 +181,7 @@ fn a_freed_volume_leaves_nothing_and_can_come_back() {
         .open(journal_path(&state.volume_dir(VolumeId(7)), 0))
         .unwrap();
     assert!(state.is_half_freed(&volume));
-    state.create_journal(&volume, &used).unwrap();
+    state.create_journal(&mut volume, &used).unwrap();
     assert!(!state.is_half_freed(&volume));
     state.free_volume(&VolumeFile { released: false, delivered: false, ..volume }).unwrap();
     assert_eq!(std::fs::read_dir(state.volume_dir(VolumeId(7))).unwrap().count(), 1);
@@ -196,4 +198,139 @@ fn what_commands_attached_is_remembered() {
     assert_eq!(state.attached().unwrap(), names);
     std::fs::write(dir.path().join("attached.json"), "[").unwrap();
     assert!(format!("{:#}", state.attached().unwrap_err()).contains("attached.json"));
+}
+
+const SHAPE: JournalShape = JournalShape { file_bytes: 64 << 10, files: 2 };
+
+/// A state directory, and a blank journal device with room for two journals.
+fn with_device() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let device = dir.path().join("device");
+    std::fs::File::create(&device).unwrap().set_len((1 << 20) + 2 * SHAPE.bytes() + 4096).unwrap();
+    (dir, device)
+}
+
+fn on_device(dir: &tempfile::TempDir, device: &Path) -> anyhow::Result<StateDir> {
+    let mut state = StateDir::open(&dir.path().join("state"))?;
+    state.use_device(device, SHAPE)?;
+    Ok(state)
+}
+
+fn plan(id: u64) -> Vec<(u32, Bytes)> {
+    journal::create_plan(SHAPE.geometry(), u128::from(id), VolumeId(u128::from(id))).unwrap()
+}
+
+fn numbered(id: u64) -> VolumeFile {
+    let (id, number) = (VolumeId(u128::from(id)), format!("{id:032x}"));
+    VolumeFile { id: id.to_string(), journal_id: number, ..volume(SHAPE) }
+}
+
+#[test]
+fn journals_share_a_device() {
+    let (dir, device) = with_device();
+    let state = on_device(&dir, &device).unwrap();
+    let (mut one, mut two, mut three) = (numbered(1), numbered(2), numbered(3));
+    state.create_journal(&mut one, &plan(1)).unwrap();
+    state.create_journal(&mut two, &plan(2)).unwrap();
+    let error = format!("{:#}", state.create_journal(&mut three, &plan(3)).unwrap_err());
+    assert!(error.contains("all of its 2 slots of 128 KiB are taken; detach"), "{error}");
+    for (volume, byte) in [(&one, 1), (&two, 2)] {
+        for file in state.open_journal(volume).unwrap() {
+            assert_eq!(file.bytes(), 64 << 10);
+            file.write_all_at(&[byte; 100], (64 << 10) - 100).unwrap();
+        }
+    }
+    drop(state);
+
+    // A restart finds them where they are.
+    let state = on_device(&dir, &device).unwrap();
+    assert_eq!(state.volumes().unwrap(), [one.clone(), two.clone()]);
+    let mut end = [0; 100];
+    for (volume, byte) in [(&one, 1), (&two, 2)] {
+        for (number, file) in (0..).zip(state.open_journal(volume).unwrap()) {
+            let mut page = vec![0; 4096];
+            file.read_exact_at(&mut page, 0).unwrap();
+            assert_eq!(page, plan(byte)[number].1);
+            file.read_exact_at(&mut end, (64 << 10) - 100).unwrap();
+            assert_eq!(end, [byte as u8; 100]);
+        }
+    }
+    assert!(!state.is_half_freed(&one));
+
+    // A freed slot goes to the next volume.
+    state.free_volume(&one).unwrap();
+    state.create_journal(&mut three, &plan(3)).unwrap();
+    assert_eq!(three.slot, one.slot);
+}
+
+#[test]
+fn a_device_is_of_one_host_and_its_journals_are_on_it() {
+    let (dir, device) = with_device();
+    let state = on_device(&dir, &device).unwrap();
+    let error = format!("{:#}", on_device(&dir, &device).err().unwrap());
+    assert!(error.contains("lock") || error.contains("pid"), "{error}");
+    let mut one = numbered(1);
+    state.create_journal(&mut one, &plan(1)).unwrap();
+    let (other, _) = with_device();
+    let error = format!("{:#}", on_device(&other, &device).err().unwrap());
+    assert!(error.contains("in use by another longhaul process"), "{error}");
+    drop(state);
+    let error = format!("{:#}", on_device(&other, &device).err().unwrap());
+    assert!(error.contains("has the journals of host"), "{error}");
+
+    let error = format!("{:#}", on_device(&dir, &other.path().join("device")).err().unwrap());
+    assert!(error.contains("start the host with --journal and the right device"), "{error}");
+    let state = StateDir::open(&dir.path().join("state")).unwrap();
+    let error = format!("{:#}", state.open_journal(&one).unwrap_err());
+    assert!(error.contains("start the host with --journal DEVICE"), "{error}");
+}
+
+#[test]
+fn a_device_with_other_data_is_left_alone() {
+    let (dir, device) = with_device();
+    for (place, byte) in [(510, 0x55), (1 << 16, 1)] {
+        let file = OpenOptions::new().write(true).open(&device).unwrap();
+        file.write_all_at(&[byte], place).unwrap();
+        let before = std::fs::read(&device).unwrap();
+        let error = format!("{:#}", on_device(&dir, &device).err().unwrap());
+        assert!(error.contains(&format!("byte {place} is not zero")), "{error}");
+        assert!(std::fs::read(&device).unwrap() == before);
+        file.write_all_at(&[0], place).unwrap();
+    }
+    OpenOptions::new().write(true).open(&device).unwrap().set_len(1 << 20).unwrap();
+    let error = format!("{:#}", on_device(&dir, &device).err().unwrap());
+    assert!(error.contains("too small") && error.contains("128 KiB"), "{error}");
+}
+
+#[test]
+fn a_journal_whose_description_was_lost_stays() {
+    let (dir, device) = with_device();
+    let state = on_device(&dir, &device).unwrap();
+    let (mut one, mut two, mut three) = (numbered(1), numbered(2), numbered(3));
+    state.create_journal(&mut one, &plan(1)).unwrap();
+    std::fs::remove_dir_all(state.volume_dir(VolumeId(1))).unwrap();
+    drop(state);
+    let state = on_device(&dir, &device).unwrap();
+    state.create_journal(&mut two, &plan(2)).unwrap();
+    assert_ne!(two.slot, one.slot);
+    let error = format!("{:#}", state.create_journal(&mut three, &plan(3)).unwrap_err());
+    assert!(error.contains("1 of them have journals that no volume.json"), "{error}");
+    assert!(error.contains(&format!("seek={} ", (1 << 20) / 4096)), "{error}");
+}
+
+#[test]
+fn a_creation_or_an_end_that_was_cut_short_takes_no_slot() {
+    let (dir, device) = with_device();
+    let state = on_device(&dir, &device).unwrap();
+    let (mut one, mut two) = (numbered(1), numbered(2));
+    state.create_journal(&mut one, &plan(1)).unwrap();
+    // As after a crash between the description and the journal, or between their ends.
+    state.device().unwrap().free(&one, one.slot.as_ref().unwrap()).unwrap();
+    drop(state);
+    let state = on_device(&dir, &device).unwrap();
+    assert!(state.is_half_freed(&one));
+    let mut again = numbered(1);
+    state.create_journal(&mut again, &plan(1)).unwrap();
+    assert!(!state.is_half_freed(&again));
+    state.create_journal(&mut two, &plan(2)).unwrap();
 }

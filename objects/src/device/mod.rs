@@ -18,24 +18,19 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use engine::{Engine, Loaded, Medium};
 use format::{Geometry, Superblock};
-use longhaul_base::random;
 use longhaul_base::units::show_bytes;
-use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use longhaul_base::{device, random};
+use rustix::fs::{Advice, FallocateFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-use std::fs::{File, OpenOptions};
-use std::io::{IoSliceMut, Seek as _, SeekFrom};
+use std::fs::File;
+use std::io::IoSliceMut;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-/// A file system, a partition table or anything else has some bytes in this part of a device.
-const LOOKED_AT_BYTES: usize = 1 << 20;
-
-/// How often to try again if another process has a block device open for a moment.
-const LOCK_TRIES: u32 = 20;
-const LOCK_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes to verify at a time.
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// Objects in a device.
 pub struct DeviceObjects {
@@ -67,8 +62,9 @@ impl DeviceObjects {
     /// it was.
     pub fn open(path: &Path) -> Result<DeviceObjects> {
         let shown = path.display();
-        let file = open(path, true)?;
-        let size = size(&file).with_context(|| format!("cannot tell how large {shown} is"))?;
+        let file = device::open(path, true)?;
+        let size =
+            device::size(&file).with_context(|| format!("cannot tell how large {shown} is"))?;
         // Without this, a write that must not fail could find that the file has no space for it.
         if file.metadata()?.is_file() && size > 0 {
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
@@ -124,57 +120,6 @@ impl Disk {
     }
 }
 
-/// Opens a device for this process only.
-fn open(path: &Path, write: bool) -> Result<File> {
-    let shown = path.display();
-    let kind = std::fs::metadata(path)
-        .with_context(|| {
-            format!(
-                "cannot use {shown}: a file has to be there and have its size, as `fallocate -l \
-                 100GiB {shown}` makes it"
-            )
-        })?
-        .file_type();
-    if !kind.is_file() && !kind.is_block_device() {
-        bail!("{shown} is neither a file nor a block device");
-    }
-    let mut options = OpenOptions::new();
-    options.read(true).write(write);
-    if kind.is_block_device() && write {
-        // The kernel refuses this for a device that is mounted or part of something.
-        options.custom_flags(libc::O_EXCL);
-    }
-    let file = match options.open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-            bail!("{shown} is in use: it is mounted, part of another device, or another store's")
-        }
-        opened => opened.with_context(|| format!("cannot open {shown}"))?,
-    };
-    let lock = match write {
-        true => FlockOperation::NonBlockingLockExclusive,
-        false => FlockOperation::NonBlockingLockShared,
-    };
-    let mut tries = 0;
-    loop {
-        match rustix::fs::flock(&file, lock) {
-            Ok(()) => return Ok(file),
-            // udev takes a block device for a moment to look at its content.
-            Err(Errno::WOULDBLOCK) if kind.is_block_device() && tries < LOCK_TRIES => {
-                tries += 1;
-                std::thread::sleep(LOCK_PAUSE);
-            }
-            Err(Errno::WOULDBLOCK) => {
-                bail!("{shown} is in use by another longhaul process: stop it first")
-            }
-            Err(error) => return Err(error).with_context(|| format!("cannot lock {shown}")),
-        }
-    }
-}
-
-fn size(mut file: &File) -> std::io::Result<u64> {
-    file.seek(SeekFrom::End(0))
-}
-
 fn too_small(path: &Path, size: u64) -> String {
     format!(
         "{} has {}, and a store needs {} at least",
@@ -203,9 +148,8 @@ fn look(disk: &Disk, path: &Path, size: u64) -> Result<Option<Superblock>> {
         }
         return Ok(Some(superblock));
     }
-    let mut beginning = vec![0; LOOKED_AT_BYTES];
-    disk.read_at(0, &mut beginning).with_context(|| format!("cannot read {shown}"))?;
-    if let Some(at) = beginning.iter().position(|byte| *byte != 0) {
+    let mark = device::first_mark(&disk.0).with_context(|| format!("cannot read {shown}"))?;
+    if let Some(at) = mark {
         bail!(
             "{shown} holds other data, or a store with damaged superblocks (byte {at} is not \
              zero); if you do not need it, clear the beginning with `dd if=/dev/zero of={shown} \
@@ -229,8 +173,9 @@ impl StoppedDevice {
     /// If a read fails, the device is in use or has no store, or its index is damaged.
     pub fn open(path: &Path) -> Result<StoppedDevice> {
         let shown = path.display();
-        let file = open(path, false)?;
-        let size = size(&file).with_context(|| format!("cannot tell how large {shown} is"))?;
+        let file = device::open(path, false)?;
+        let size =
+            device::size(&file).with_context(|| format!("cannot tell how large {shown} is"))?;
         let disk = Disk(file);
         // Read from the disk, not from writes that have not reached it.
         rustix::fs::fadvise(&disk.0, 0, None, Advice::DontNeed)?;
@@ -266,7 +211,7 @@ impl StoppedDevice {
         let Some(object) = self.loaded.objects.get(key) else { return Err("it is gone".into()) };
         let (mut crc, mut at) = (0, 0);
         while at < object.bytes {
-            let piece = engine::read(&self.disk, object, at..at + LOOKED_AT_BYTES as u64)
+            let piece = engine::read(&self.disk, object, at..at + PIECE_BYTES)
                 .map_err(|error| format!("it cannot be read: {error}"))?;
             crc = crc32c::crc32c_append(crc, &piece);
             at += piece.len() as u64;

@@ -5,6 +5,7 @@ use super::format::{AREA_HEADERS, BLOCK, FRAMES_AT, Geometry, MIN_AREA_BYTES, SU
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::sync::Mutex;
 
