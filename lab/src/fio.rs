@@ -37,12 +37,15 @@ pub struct Job<'a> {
     pub seconds: u32,
     /// The only processor that it uses.
     pub processor: Option<usize>,
+    /// Most requests a second of each client.
+    pub rate: Option<u32>,
 }
 
 impl<'a> Job<'a> {
     pub const fn new(rw: &'a str, block: &'a str, depth: u32, seconds: u32) -> Job<'a> {
         let size = 1 << 30;
-        Job { rw, block, depth, jobs: 1, fsync: false, size, most: None, seconds, processor: None }
+        let (most, processor, rate) = (None, None, None);
+        Job { rw, block, depth, jobs: 1, fsync: false, size, most, seconds, processor, rate }
     }
 
     fn arguments(&self) -> Vec<String> {
@@ -59,6 +62,7 @@ impl<'a> Job<'a> {
             Some(most) => format!("--io_size={most}"),
             None => "--time_based".into(),
         });
+        args.extend(self.rate.map(|rate| format!("--rate_iops={rate}")));
         args.extend(self.processor.map(|number| format!("--cpus_allowed={number}")));
         let rest = [
             "--group_reporting",

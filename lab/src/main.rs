@@ -6,6 +6,7 @@
 
 mod bench;
 mod charts;
+mod costs;
 mod fio;
 mod gc;
 mod html;

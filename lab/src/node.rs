@@ -94,8 +94,21 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts both with empty volumes.
+    /// Starts both with empty volumes, and with their journals prepared.
     pub fn start(site: &Site, shape: &Shape<'_>) -> Result<Node> {
+        let (node, _) = Node::start_unused(site, shape)?;
+        // The host prepares a new journal once it is in use.
+        let targets: Vec<_> =
+            shape.volumes.iter().map(|volume| fio::nbd(site, &node.socket, volume)).collect();
+        let few = Job { size: 1 << 20, most: Some(1 << 20), ..Job::new("write", "64k", 1, 60) };
+        fio::run(site, &targets, &few)?;
+        wait_prepared(&node.host)?;
+        Ok(node)
+    }
+
+    /// Starts both with volumes that nobody has used. Also says how long the host took to attach
+    /// them, in seconds.
+    pub fn start_unused(site: &Site, shape: &Shape<'_>) -> Result<(Node, f64)> {
         let at = |what: &str| format!("{}{what}", shape.name);
         let data =
             shape.data.map_or_else(|| site.path(&at("store")), |data| data.join(at("store")));
@@ -123,24 +136,30 @@ impl Node {
                 }
             }
         }
+        let start = Instant::now();
         let (host, admin) = Self::start_host(site, shape, &credential)?;
-        // The host prepares a new journal once it is in use.
-        let socket = at("ours.sock");
-        let targets: Vec<_> =
-            shape.volumes.iter().map(|volume| fio::nbd(site, &socket, volume)).collect();
-        let few = Job { size: 1 << 20, most: Some(1 << 20), ..Job::new("write", "64k", 1, 60) };
-        fio::run(site, &targets, &few)?;
-        wait_prepared(&host)?;
-        Ok(Node {
+        let attached = start.elapsed().as_secs_f64();
+        let node = Node {
             store,
             host,
             admin,
-            socket,
+            socket: at("ours.sock"),
             credential,
             longhaul: site.longhaul.clone(),
             dir: site.dir.clone(),
             data,
-        })
+        };
+        Ok((node, attached))
+    }
+
+    /// The credential file of an operator.
+    pub fn credential(&self) -> &str {
+        &self.credential
+    }
+
+    /// The binary.
+    pub fn longhaul(&self) -> &Path {
+        &self.longhaul
     }
 
     fn start_host(site: &Site, shape: &Shape<'_>, credential: &str) -> Result<(Server, u16)> {

@@ -86,6 +86,18 @@ impl Server {
         Ok((field(11)? + field(12)?) / 100.0)
     }
 
+    /// How often its threads have woken up so far, those that have ended not included.
+    pub fn switches(&self) -> Result<u64> {
+        let mut all = 0;
+        for entry in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            // One may have ended since.
+            let Ok(text) = std::fs::read_to_string(entry?.path().join("status")) else { continue };
+            let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            all += line.context("no such line")?.trim().parse::<u64>()?;
+        }
+        Ok(all)
+    }
+
     /// The names of its threads.
     pub fn thread_names(&self) -> Result<Vec<String>> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()))?;

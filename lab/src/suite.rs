@@ -53,7 +53,7 @@ const fn part(name: &'static str, about: &'static str, run: fn(&Suite) -> Result
 }
 
 /// In this order.
-const PARTS: [Part; 19] = [
+const PARTS: [Part; 20] = [
     part(
         "null",
         "The empty host loop: session, engine, records, checksums, batches and commits. The \
@@ -77,6 +77,11 @@ const PARTS: [Part; 19] = [
         "The processor time of each thread of host and store: 8 volumes with 8 clients each, one \
          request outstanding for each client.",
         Suite::threads,
+    ),
+    part(
+        "costs",
+        "What grows with the number of volumes, the size of a volume, and its snapshots.",
+        Suite::costs,
     ),
     part("cold", "Reads that only the store can answer.", Suite::cold),
     part("drain", "Whether the store keeps up with a host that never pauses.", Suite::drain),
