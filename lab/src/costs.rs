@@ -6,6 +6,8 @@ use crate::process::{Server, output};
 use crate::report::Table;
 use crate::suite::Suite;
 use anyhow::Result;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 /// Volumes of a host.
@@ -26,24 +28,27 @@ const RATE: u32 = 10;
 const WRITTEN: u64 = 16 << 20;
 
 /// The use of a process so far.
-#[derive(Clone, Copy)]
 struct Use {
     seconds: f64,
-    switches: u64,
+    wakeups: BTreeMap<OsString, u64>,
     at: Instant,
 }
 
 impl Use {
     fn of(server: &Server) -> Result<Use> {
-        let (seconds, switches) = (server.cpu_seconds()?, server.switches()?);
-        Ok(Use { seconds, switches, at: Instant::now() })
+        let (seconds, wakeups) = (server.cpu_seconds()?, server.wakeups()?);
+        Ok(Use { seconds, wakeups, at: Instant::now() })
     }
 
-    /// Percent of a core, and wake-ups a second, since an earlier look.
+    /// Percent of a core, and wake-ups a second, since an earlier look. Those of threads that have
+    /// ended do not count.
     fn since(&self, before: &Use) -> (f64, f64) {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
-        let switches = self.switches.saturating_sub(before.switches) as f64;
-        ((self.seconds - before.seconds) / seconds * 100.0, switches / seconds)
+        let of = |(thread, count): (&OsString, &u64)| {
+            count - before.wakeups.get(thread).copied().unwrap_or(0).min(*count)
+        };
+        let wakeups: u64 = self.wakeups.iter().map(of).sum();
+        ((self.seconds - before.seconds) / seconds * 100.0, wakeups as f64 / seconds)
     }
 }
 
@@ -180,7 +185,7 @@ impl Suite {
                     fio::run(&self.site, &target, &few)?;
                 }
                 taken += 1;
-                node.command(&["snapshot", "create", "bench", &format!("s{taken}")])?;
+                node.command(&["snapshot", "create", &format!("bench@s{taken}")])?;
             }
             let each = start.elapsed().as_secs_f64() / (count - first) as f64;
             let mut cells = vec![count.to_string(), format!("{:.1}", each * 1e3)];

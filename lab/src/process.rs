@@ -1,6 +1,8 @@
 //! Child processes that end with the benchmark, and what they cost.
 
 use anyhow::{Context as _, Result, bail};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -86,14 +88,15 @@ impl Server {
         Ok((field(11)? + field(12)?) / 100.0)
     }
 
-    /// How often its threads have woken up so far, those that have ended not included.
-    pub fn switches(&self) -> Result<u64> {
-        let mut all = 0;
+    /// How often each of its threads has woken up so far, by thread.
+    pub fn wakeups(&self) -> Result<BTreeMap<OsString, u64>> {
+        let mut all = BTreeMap::new();
         for entry in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
-            // One may have ended since.
-            let Ok(text) = std::fs::read_to_string(entry?.path().join("status")) else { continue };
+            let entry = entry?;
+            // It may have ended since.
+            let Ok(text) = std::fs::read_to_string(entry.path().join("status")) else { continue };
             let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            all += line.context("no such line")?.trim().parse::<u64>()?;
+            all.insert(entry.file_name(), line.context("no such line")?.trim().parse()?);
         }
         Ok(all)
     }
