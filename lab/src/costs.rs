@@ -1,4 +1,4 @@
-//! What grows with the number of volumes, the size of a volume, and its snapshots.
+//! The costs of volumes, of the size of a volume, and of snapshots, as they grow.
 
 use crate::fio::{self, Job, nbd};
 use crate::node::{Node, Shape};
@@ -24,7 +24,7 @@ const BUSY_SECONDS: u32 = 10;
 /// Requests a second of each busy volume.
 const RATE: u32 = 10;
 
-/// What the writes of a costly volume touch.
+/// Bytes of the writes to a volume of some size.
 const WRITTEN: u64 = 16 << 20;
 
 /// The use of a process so far.
