@@ -57,12 +57,12 @@ async fn store(dir: &Path) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>)
     };
     let store = store::Store::start(&options).await.unwrap();
     let (stop, stopped) = oneshot::channel();
-    let run = store.run(
+    let run = Box::pin(store.run(
         async {
             let _ = stopped.await;
         },
         std::future::pending(),
-    );
+    ));
     (stop, tokio::spawn(async move { run.await.unwrap() }))
 }
 

@@ -60,12 +60,12 @@ async fn start_over(data: &Path, state: &Path, change: impl FnOnce(&mut Store)) 
     change(&mut store);
     let (address, view) = (store.address(), Arc::new(store.view()));
     let (stop, stopped) = oneshot::channel();
-    let run = store.run(
+    let run = Box::pin(store.run(
         async {
             let _ = stopped.await;
         },
         std::future::pending(),
-    );
+    ));
     let task = tokio::spawn(async move { run.await.unwrap() });
     Running { dir: state.to_owned(), address, view, stop, task }
 }
