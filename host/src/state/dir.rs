@@ -85,9 +85,7 @@ impl StateDir {
     /// # Errors
     /// If the device is unusable, or is not that of the journals that are on one.
     pub fn use_device(&mut self, path: &Path, shape: JournalShape) -> Result<()> {
-        let device = JournalDevice::open(path, self.host, shape)?;
-        device.adopt(&self.volumes()?)?;
-        self.device = Some(device);
+        self.device = Some(JournalDevice::open(path, self.host, shape, &self.volumes()?)?);
         Ok(())
     }
 

@@ -11,7 +11,9 @@
 //!
 //! Promises: one process at a time; a slot goes to one volume; a slot with a journal goes to no
 //! other volume until [`JournalDevice::free`]. A description names a slot before there is a journal
-//! in it, so a journal without a description is one whose description was lost.
+//! in it, so a journal without a description is one whose description was lost. A description may
+//! also outlive its journal. So the header in a slot says whose the journal is, and nobody else
+//! touches it.
 
 use super::description::{JournalShape, VERSION, VolumeFile, known_version, parse_id, random};
 use anyhow::{Context as _, Result, bail};
@@ -19,8 +21,10 @@ use bytes::Bytes;
 use longhaul_base::device;
 use longhaul_base::disk::FileArea;
 use longhaul_base::units::show_bytes;
+use longhaul_core::host::journal::FileHeader;
 use longhaul_core::wire::link::HostId;
-use rustix::fs::Advice;
+use rustix::fs::{Advice, FallocateFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -43,6 +47,27 @@ pub struct JournalSlot {
     pub device: String,
     /// The number of the slot.
     pub number: u32,
+}
+
+/// The journal in a slot, as a volume sees it that names the slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotContent {
+    /// There is none: a crash came before [`JournalDevice::create`], or after
+    /// [`JournalDevice::free`].
+    Blank,
+    /// Its own.
+    Ours,
+    /// A later one of another volume.
+    Another,
+    /// Perhaps its own: the header is damaged.
+    Damaged,
+}
+
+impl SlotContent {
+    /// Whether it is certain that the volume has no journal there.
+    pub fn is_gone(self) -> bool {
+        matches!(self, SlotContent::Blank | SlotContent::Another)
+    }
 }
 
 /// An opened journal device.
@@ -68,18 +93,29 @@ struct Header {
 }
 
 impl JournalDevice {
-    /// Opens a journal device for this host. A blank device becomes one, with slots of that shape.
+    /// Opens the journal device of this host and these volumes of it. A blank device becomes one,
+    /// with slots of that shape.
     ///
     /// # Errors
-    /// If it is missing, in use, too small, another host's, or holds something else.
-    pub fn open(path: &Path, host: HostId, shape: JournalShape) -> Result<JournalDevice> {
+    /// If it is missing, in use, too small, another host's, or holds something else. If it is not
+    /// the device of the volumes, or two of them have the same slot.
+    pub fn open(
+        path: &Path,
+        host: HostId,
+        shape: JournalShape,
+        volumes: &[VolumeFile],
+    ) -> Result<JournalDevice> {
         let file = device::open(path, true)?;
+        allocate(path, &file)?;
         // The page cache may hold what never reached the disk.
         rustix::fs::fdatasync(&file)?;
         rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
         let header = match read_header(path, &file)? {
             Some(header) => header,
-            None => format(path, &file, host, shape)?,
+            None => {
+                refuse_others(path, volumes)?;
+                format(path, &file, host, shape)?
+            }
         };
         if header.host != host.to_string() {
             bail!(
@@ -89,7 +125,9 @@ impl JournalDevice {
                 header.host
             );
         }
-        JournalDevice::over(path, file, header)
+        let device = JournalDevice::over(path, file, header)?;
+        device.adopt(volumes)?;
+        Ok(device)
     }
 
     /// Opens a journal device to read it.
@@ -129,14 +167,14 @@ impl JournalDevice {
     }
 
     /// Takes in which slots have the journals of these volumes.
-    ///
-    /// # Errors
-    /// If a slot is not on this device, or two volumes have the same one.
-    pub fn adopt(&self, volumes: &[VolumeFile]) -> Result<()> {
+    fn adopt(&self, volumes: &[VolumeFile]) -> Result<()> {
         let mut used = self.used();
         for volume in volumes {
             let Some(slot) = &volume.slot else { continue };
             self.number(volume, slot)?;
+            if volume.released && volume.delivered && self.content(volume, slot)?.is_gone() {
+                continue;
+            }
             if !used.insert(slot.number) {
                 bail!(
                     "volume {} and another one have their journals in slot {} of {}: bring back \
@@ -158,7 +196,7 @@ impl JournalDevice {
         let mut used = self.used();
         let mut orphans = Vec::new();
         for number in (0..self.slots).filter(|number| !used.contains(number)) {
-            if self.is_blank(self.start(number))? {
+            if is_blank(&self.page(self.start(number))?) {
                 used.insert(number);
                 return Ok(JournalSlot { device: self.header.id.clone(), number });
             }
@@ -221,26 +259,43 @@ impl JournalDevice {
         files.with_context(|| format!("cannot open {}", self.path.display()))
     }
 
-    /// Frees the slot of a volume. The store must not need anything in it.
+    /// Frees the slot of a volume, if its journal is there. The store must not need anything in it.
     ///
     /// # Errors
-    /// If a write fails.
+    /// If a read or write fails.
     pub fn free(&self, volume: &VolumeFile, slot: &JournalSlot) -> Result<()> {
-        let number = self.number(volume, slot)?;
+        match self.content(volume, slot)? {
+            SlotContent::Ours => self.give_back(slot),
+            SlotContent::Blank | SlotContent::Another | SlotContent::Damaged => Ok(()),
+        }
+    }
+
+    /// Gives back a slot that [`JournalDevice::take`] gave to the caller.
+    ///
+    /// # Errors
+    /// If a write fails. Then nobody gets the slot before the next start.
+    pub fn give_back(&self, slot: &JournalSlot) -> Result<()> {
         let mut used = self.used();
-        let cleared = self.clear(number);
+        let cleared = self.clear(slot.number);
         cleared.with_context(|| format!("cannot free a journal in {}", self.path.display()))?;
-        used.remove(&number);
+        used.remove(&slot.number);
         Ok(())
     }
 
-    /// Whether a slot has no journal: [`JournalDevice::free`] has freed it, or a crash came before
-    /// [`JournalDevice::create`].
+    /// The journal in the slot of a volume.
     ///
     /// # Errors
     /// If the slot is not on this device, or a read fails.
-    pub fn is_empty(&self, volume: &VolumeFile, slot: &JournalSlot) -> Result<bool> {
-        Ok(self.is_blank(self.start(self.number(volume, slot)?))?)
+    pub fn content(&self, volume: &VolumeFile, slot: &JournalSlot) -> Result<SlotContent> {
+        let page = self.page(self.start(self.number(volume, slot)?));
+        let page = page.with_context(|| format!("cannot read {}", self.path.display()))?;
+        let journal = volume.journal_number()?;
+        Ok(match FileHeader::parse(0, &page) {
+            _ if is_blank(&page) => SlotContent::Blank,
+            Ok(header) if header.journal == journal => SlotContent::Ours,
+            Ok(_) => SlotContent::Another,
+            Err(_) => SlotContent::Damaged,
+        })
     }
 
     /// The number of a slot, if it is on this device.
@@ -273,10 +328,10 @@ impl JournalDevice {
         Ok(!rustix::fs::fcntl_getfl(&self.file)?.contains(rustix::fs::OFlags::RDWR))
     }
 
-    fn is_blank(&self, place: u64) -> std::io::Result<bool> {
+    fn page(&self, place: u64) -> std::io::Result<[u8; PAGE_BYTES as usize]> {
         let mut page = [0; PAGE_BYTES as usize];
         self.file.read_exact_at(&mut page, place)?;
-        Ok(page.iter().all(|byte| *byte == 0))
+        Ok(page)
     }
 
     /// A journal without a header in its first file is none.
@@ -284,6 +339,10 @@ impl JournalDevice {
         self.file.write_all_at(&[0; PAGE_BYTES as usize], self.start(slot))?;
         self.file.sync_data()
     }
+}
+
+fn is_blank(page: &[u8]) -> bool {
+    page.iter().all(|byte| *byte == 0)
 }
 
 fn slots(bytes: u64, shape: JournalShape) -> u32 {
@@ -320,6 +379,33 @@ fn read_header(path: &Path, file: &File) -> Result<Option<Header>> {
         );
     }
     Ok(None)
+}
+
+/// Sees to it that a file in place of a device has all of its space. A journal must not run out.
+fn allocate(path: &Path, file: &File) -> Result<()> {
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.len() == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, meta.len()) {
+        // The file system does not know how.
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error).with_context(|| {
+            format!("the disk of {} has no space for all of it: make room", path.display())
+        }),
+    }
+}
+
+/// Refuses a blank device if journals are on another one.
+fn refuse_others(path: &Path, volumes: &[VolumeFile]) -> Result<()> {
+    let on_another = |volume: &&VolumeFile| volume.slot.is_some();
+    let Some(volume) = volumes.iter().find(on_another) else { return Ok(()) };
+    bail!(
+        "{} is blank, and the journal of volume {} is on another device: start the host with \
+         --journal and the right device",
+        path.display(),
+        volume.name
+    )
 }
 
 /// Makes a blank device a journal device.

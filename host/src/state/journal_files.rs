@@ -2,7 +2,7 @@
 
 use super::description::VolumeFile;
 use super::dir::StateDir;
-use super::journal_device::JournalDevice;
+use super::journal_device::{JournalDevice, SlotContent};
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use longhaul_base::disk::FileArea;
@@ -88,7 +88,7 @@ impl StateDir {
         if let Some(before) = self.volume(volume.volume_id()?)?
             && let Some(slot) = &before.slot
         {
-            // A crash has cut short its creation or its end.
+            // A crash has cut short its end.
             device.free(&before, slot)?;
         }
         let slot = device.take()?;
@@ -96,7 +96,7 @@ impl StateDir {
         let made = self.save_volume(volume).and_then(|()| device.create(volume, &slot, plan));
         if made.is_err() {
             // The description says that the store lacks nothing, so nobody needs the slot.
-            let _ = device.free(volume, &slot);
+            let _ = device.give_back(&slot);
         }
         made
     }
@@ -144,8 +144,9 @@ impl StateDir {
     /// journal device, [`StateDir::create_journal`] to make one.
     pub fn is_half_freed(&self, volume: &VolumeFile) -> bool {
         if let Some(slot) = &volume.slot {
-            let empty = self.device_of(volume).and_then(|device| device.is_empty(volume, slot));
-            return volume.released && volume.delivered && empty.unwrap_or(false);
+            let content = self.device_of(volume).and_then(|device| device.content(volume, slot));
+            let is_gone = content.is_ok_and(SlotContent::is_gone);
+            return volume.released && volume.delivered && is_gone;
         }
         let first = |id| journal_path(&self.volume_dir(id), 0);
         let bytes =

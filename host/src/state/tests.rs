@@ -278,8 +278,10 @@ fn a_device_is_of_one_host_and_its_journals_are_on_it() {
     let error = format!("{:#}", on_device(&other, &device).err().unwrap());
     assert!(error.contains("has the journals of host"), "{error}");
 
-    let error = format!("{:#}", on_device(&dir, &other.path().join("device")).err().unwrap());
-    assert!(error.contains("start the host with --journal and the right device"), "{error}");
+    let another = other.path().join("device");
+    drop(on_device(&other, &another).unwrap());
+    let error = format!("{:#}", on_device(&dir, &another).err().unwrap());
+    assert!(error.contains("has the journals of host"), "{error}");
     let state = StateDir::open(&dir.path().join("state")).unwrap();
     let error = format!("{:#}", state.open_journal(&one).unwrap_err());
     assert!(error.contains("start the host with --journal DEVICE"), "{error}");
@@ -333,4 +335,79 @@ fn a_creation_or_an_end_that_was_cut_short_takes_no_slot() {
     state.create_journal(&mut again, &plan(1)).unwrap();
     assert!(!state.is_half_freed(&again));
     state.create_journal(&mut two, &plan(2)).unwrap();
+}
+
+/// A description may outlive its journal: after a crash, or if its removal fails.
+#[test]
+fn a_slot_belongs_to_the_journal_in_it() {
+    let (dir, device) = with_device();
+    let state = on_device(&dir, &device).unwrap();
+    let (mut one, mut two) = (numbered(1), numbered(2));
+    state.create_journal(&mut one, &plan(1)).unwrap();
+    state.free_volume(&one).unwrap();
+    state.create_journal(&mut two, &plan(2)).unwrap();
+    assert_eq!(two.slot, one.slot);
+    std::fs::create_dir_all(state.volume_dir(VolumeId(1))).unwrap();
+    state.save_volume(&one).unwrap();
+    let is_there = |state: &StateDir| {
+        let mut page = vec![0; 4096];
+        state.open_journal(&two).unwrap()[0].read_exact_at(&mut page, 0).unwrap();
+        page == plan(2)[0].1
+    };
+    // Neither its end nor its next journal touches that of the other volume.
+    state.free_volume(&one).unwrap();
+    assert!(is_there(&state));
+    std::fs::create_dir_all(state.volume_dir(VolumeId(1))).unwrap();
+    state.save_volume(&one).unwrap();
+    drop(state);
+    let state = on_device(&dir, &device).unwrap();
+    assert!(state.is_half_freed(&one) && is_there(&state));
+    let mut again = numbered(1);
+    state.create_journal(&mut again, &plan(1)).unwrap();
+    assert_ne!(again.slot, two.slot);
+    assert!(is_there(&state));
+}
+
+/// The slot that a volume has just taken is blank, as that of a journal that has ended.
+#[test]
+fn a_slot_that_was_taken_stays_taken() {
+    let (dir, device) = with_device();
+    let state = on_device(&dir, &device).unwrap();
+    let mut one = numbered(1);
+    state.create_journal(&mut one, &plan(1)).unwrap();
+    state.free_volume(&one).unwrap();
+    std::fs::create_dir_all(state.volume_dir(VolumeId(1))).unwrap();
+    state.save_volume(&one).unwrap();
+    let taken = state.device().unwrap().take().unwrap();
+    let mut again = numbered(1);
+    state.create_journal(&mut again, &plan(1)).unwrap();
+    assert_ne!(again.slot, Some(taken));
+}
+
+/// The device that a host has lost is not to be replaced by a blank one without a word.
+#[test]
+fn a_blank_device_stays_blank_if_journals_are_on_another() {
+    let (dir, device) = with_device();
+    let state = on_device(&dir, &device).unwrap();
+    state.create_journal(&mut numbered(1), &plan(1)).unwrap();
+    drop(state);
+    let (_other, blank) = with_device();
+    let before = std::fs::read(&blank).unwrap();
+    let error = format!("{:#}", on_device(&dir, &blank).err().unwrap());
+    assert!(error.contains("is blank") && error.contains("--journal"), "{error}");
+    assert!(std::fs::read(&blank).unwrap() == before);
+}
+
+/// Damage must not look like the end of a journal.
+#[test]
+fn a_damaged_header_is_no_end_of_a_journal() {
+    let (dir, device) = with_device();
+    let state = on_device(&dir, &device).unwrap();
+    let mut one = numbered(1);
+    state.create_journal(&mut one, &plan(1)).unwrap();
+    state.open_journal(&one).unwrap()[0].write_all_at(&[7; 8], 0).unwrap();
+    assert!(!state.is_half_freed(&one));
+    let mut two = numbered(2);
+    state.create_journal(&mut two, &plan(2)).unwrap();
+    assert_ne!(two.slot, one.slot);
 }

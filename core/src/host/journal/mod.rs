@@ -402,7 +402,8 @@ impl Journal {
         let OpenFrame { addr, mut data, first, last, born, .. } = open;
         let body = data.len() - FRAME_HEADER_BYTES;
         let bytes = FrameHeader::frame_bytes_for(body as u64);
-        // The buffer has room for whole pages.
+        // The buffer has room for whole pages: a longer one would count for more than its charge.
+        debug_assert!(bytes <= data.capacity() as u64);
         data.resize(bytes as usize, 0);
         let charge = memory::charge(&data);
 
