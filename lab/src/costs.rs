@@ -5,9 +5,10 @@ use crate::node::{Node, Shape};
 use crate::process::{Server, output};
 use crate::report::Table;
 use crate::suite::Suite;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Volumes of a host.
@@ -52,6 +53,26 @@ impl Use {
     }
 }
 
+/// A loop device over a file without content.
+struct SparseDevice(String);
+
+impl SparseDevice {
+    fn new(file: &Path, bytes: u64) -> Result<SparseDevice> {
+        std::fs::File::create(file)?.set_len(bytes)?;
+        let file = file.display().to_string();
+        let made = output(Path::new("losetup"), &["--find", "--show", &file]);
+        let made = made.context("no loop device: run this as root")?;
+        Ok(SparseDevice(made.trim().to_owned()))
+    }
+}
+
+impl Drop for SparseDevice {
+    fn drop(&mut self) {
+        // The kernel does it once nobody has it open any more.
+        let _ = output(Path::new("losetup"), &["--detach", &self.0]);
+    }
+}
+
 fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
@@ -69,14 +90,14 @@ impl Suite {
     }
 
     /// A node whose journals take only the space that they use.
-    fn costly(&self, volumes: &[&str], size: &str) -> Result<(Node, f64)> {
+    fn costly(&self, volumes: &[&str], size: &str) -> Result<(Node, f64, SparseDevice)> {
         // A slot of the device for each volume, and a little more.
-        let device = self.site.path("device.raw");
-        std::fs::File::create(&device)?.set_len((volumes.len() as u64 + 1) * (64 << 20))?;
-        let device = device.display().to_string();
-        let flags = ["--journal", &device, "--journal-size", "64MiB", "--threads", "1"];
+        let bytes = (volumes.len() as u64 + 1) * (64 << 20);
+        let device = SparseDevice::new(&self.site.path("device.raw"), bytes)?;
+        let flags = ["--journal", &device.0, "--journal-size", "64MiB", "--threads", "1"];
         let shape = Shape { volumes, host: &flags, store: &["--threads", "1"], ..Shape::new(size) };
-        Node::start_unused(&self.site, &shape)
+        let (node, attached) = Node::start_unused(&self.site, &shape)?;
+        Ok((node, attached, device))
     }
 
     fn costs_of_volumes(&self) -> Result<()> {
@@ -84,7 +105,7 @@ impl Suite {
         for count in VOLUMES {
             let names: Vec<String> = (0..count).map(|number| format!("v{number}")).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let (node, attached) = self.costly(&names, "1GiB")?;
+            let (node, attached, _device) = self.costly(&names, "1GiB")?;
             // The attach has things to do for a while.
             std::thread::sleep(Duration::from_secs(5));
             let mut cells = vec![count.to_string(), format!("{attached:.2}")];
@@ -135,7 +156,7 @@ impl Suite {
     fn costs_of_size(&self) -> Result<()> {
         let mut rows = Vec::new();
         for gib in SIZES {
-            let (node, attached) = self.costly(&["bench"], &format!("{gib}GiB"))?;
+            let (node, attached, _device) = self.costly(&["bench"], &format!("{gib}GiB"))?;
             let target = [nbd(&self.site, &node.socket, "bench")];
             let job = Job::new("randwrite", "4k", 32, BUSY_SECONDS);
             let job = Job { size: gib << 30, most: Some(WRITTEN), ..job };
@@ -172,7 +193,7 @@ impl Suite {
     }
 
     fn costs_of_snapshots(&self) -> Result<()> {
-        let (node, _) = self.costly(&["bench"], "10GiB")?;
+        let (node, _, _device) = self.costly(&["bench"], "10GiB")?;
         let target = [nbd(&self.site, &node.socket, "bench")];
         let few = Job::new("randwrite", "4k", 1, BUSY_SECONDS);
         let few = Job { size: 1 << 30, most: Some(64 << 10), ..few };
@@ -213,13 +234,5 @@ impl Suite {
             rows,
         });
         node.stop()
-    }
-}
-
-impl Node {
-    /// Runs a command of the binary.
-    fn command(&self, args: &[&str]) -> Result<String> {
-        let credential = ["--credential", self.credential()];
-        output(self.longhaul(), &[args, &credential].concat())
     }
 }

@@ -152,14 +152,9 @@ impl Node {
         Ok((node, attached))
     }
 
-    /// The credential file of an operator.
-    pub fn credential(&self) -> &str {
-        &self.credential
-    }
-
-    /// The binary.
-    pub fn longhaul(&self) -> &Path {
-        &self.longhaul
+    /// Runs an operator's command.
+    pub fn command(&self, args: &[&str]) -> Result<String> {
+        output(&self.longhaul, &[args, &["--credential", &self.credential]].concat())
     }
 
     fn start_host(site: &Site, shape: &Shape<'_>, credential: &str) -> Result<(Server, u16)> {

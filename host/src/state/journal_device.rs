@@ -52,7 +52,7 @@ pub struct JournalSlot {
 /// The journal in a slot, as a volume sees it that names the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotContent {
-    /// There is none: a crash came before [`JournalDevice::create`], or after
+    /// No journal: a crash came before [`JournalDevice::create`], or after
     /// [`JournalDevice::free`].
     Blank,
     /// Its own.
