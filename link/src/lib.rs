@@ -55,7 +55,7 @@ pub mod transport;
 pub use choice::Transport;
 pub use client::{Client, LinkEvent, LinkStatus};
 pub use error::{CloseCode, CredentialFault, LinkError};
-pub use listener::{Door, Listener, ListenerEvent};
+pub use listener::{Door, FrameSender, Listener, ListenerEvent, Shortcut};
 pub use principal::party;
 pub use request::Requests;
 pub use sockets::Sockets;

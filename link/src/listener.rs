@@ -29,6 +29,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -126,7 +127,7 @@ struct Shared {
     budgets: Arc<Budgets>,
     turns: Mutex<HashMap<String, Arc<Semaphore>>>,
     events: Sender<ListenerEvent>,
-    sessions: Mutex<HashMap<u64, Session>>,
+    sessions: Mutex<HashMap<u64, Arc<Session>>>,
     /// Requests in datagrams of the sessions that are over.
     past_datagrams: Mutex<AnswerCounters>,
     /// Sessions that began with data.
@@ -138,15 +139,22 @@ struct Shared {
     next: AtomicU64,
     /// Told who was not let in.
     refusals: OnceLock<Refusals>,
+    shortcut: OnceLock<Shortcut>,
 }
 
 /// Hears of each client that the store refuses because of its credential: its address, and the
 /// reason. It must not wait.
 pub type Refusals = Box<dyn Fn(SocketAddr, &str) + Send + Sync>;
 
+/// Takes a frame of a session before it becomes an event, or gives it back. It runs in the thread of
+/// the session, and must not wait.
+pub type Shortcut = Box<dyn Fn(u64, Lane, Frame<ToStore>) -> Option<Frame<ToStore>> + Send + Sync>;
+
 struct Session {
     /// Of the protocol.
     version: u16,
+    /// Of the thread that serves it.
+    runtime: Handle,
     connection: Arc<dyn Connection>,
     principal: Principal,
     lanes: [(UnboundedSender<Queued<ToHost>>, Arc<Backlog>); Lane::ALL.len()],
@@ -175,8 +183,52 @@ impl Shared {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Session>> {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Arc<Session>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn session(&self, id: u64) -> Option<Arc<Session>> {
+        self.sessions().get(&id).cloned()
+    }
+
+    /// Hands a frame to the store service. False if there is none any more.
+    async fn hand_over(
+        &self,
+        session: u64,
+        lane: Lane,
+        frame: Frame<ToStore>,
+        turns: &Semaphore,
+    ) -> bool {
+        let frame = match self.shortcut.get() {
+            Some(shortcut) => shortcut(session, lane, frame),
+            None => Some(frame),
+        };
+        let Some(frame) = frame else { return true };
+        // Never closed. The queue takes those that wait for it in turn.
+        let _turn = turns.acquire().await.ok();
+        self.events.send(ListenerEvent::Frame { session, lane, frame }).await.is_ok()
+    }
+
+    fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
+        let Some(session) = self.session(session) else { return };
+        let answer = session.answers.end(lane, &frame.message);
+        let frame = match lane {
+            Lane::Read => match session.datagrams.send(&*session.connection, frame) {
+                Some(frame) => frame,
+                None => return,
+            },
+            _ => frame,
+        };
+        let (sender, backlog) = &session.lanes[lane as usize];
+        backlog.add(&frame);
+        if is_for_reads(lane) {
+            session.unanswered[lane as usize].add_permits(1);
+        }
+        if let ToHost::Committed { .. } = frame.message {
+            session.committed.notify_one();
+        }
+        // Fails only in the moment in which the session ends.
+        let _ = sender.send(Queued { frame, answer });
     }
 
     fn stores(&self) -> MutexGuard<'_, Vec<String>> {
@@ -237,6 +289,7 @@ impl Listener {
             versions,
             next: AtomicU64::new(1),
             refusals: OnceLock::new(),
+            shortcut: OnceLock::new(),
         });
         let mut tasks = JoinSet::new();
         for (socket, runtime) in acceptor.sockets() {
@@ -288,39 +341,41 @@ impl Listener {
 
     /// Queues a frame for a session; drops it if the session is over.
     pub fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
-        let sessions = self.shared.sessions();
-        let Some(session) = sessions.get(&session) else { return };
-        let answer = session.answers.end(lane, &frame.message);
-        let frame = match lane {
-            Lane::Read => match session.datagrams.send(&*session.connection, frame) {
-                Some(frame) => frame,
-                None => return,
-            },
-            _ => frame,
-        };
-        let (sender, backlog) = &session.lanes[lane as usize];
-        backlog.add(&frame);
-        if is_for_reads(lane) {
-            session.unanswered[lane as usize].add_permits(1);
-        }
-        if let ToHost::Committed { .. } = frame.message {
-            session.committed.notify_one();
-        }
-        // Fails only in the moment in which the session ends.
-        let _ = sender.send(Queued { frame, answer });
+        self.shared.send(session, lane, frame);
+    }
+
+    /// Another way out.
+    pub fn sender(&self) -> FrameSender {
+        FrameSender { shared: self.shared.clone() }
+    }
+
+    /// Asks this about each frame from now on, before the frame becomes an event. Only the first
+    /// caller gets the frames.
+    pub fn set_shortcut(&self, shortcut: Shortcut) {
+        let _ = self.shared.shortcut.set(shortcut);
+    }
+
+    /// The runtimes of all threads that serve sessions: at least one.
+    pub fn runtimes(&self) -> Vec<Handle> {
+        self.acceptor.sockets().map(|(_, runtime)| runtime.clone()).collect()
+    }
+
+    /// The runtime of the thread that serves a session; nothing once it is over.
+    pub fn runtime_of(&self, session: u64) -> Option<Handle> {
+        self.shared.session(session).map(|session| session.runtime.clone())
     }
 
     /// Stops or continues to read a session's drain lane. Frames that it has read already still
     /// come.
     pub fn pause_drain(&self, session: u64, paused: bool) {
-        if let Some(session) = self.shared.sessions().get(&session) {
+        if let Some(session) = self.shared.session(session) {
             session.paused.send_if_modified(|now| std::mem::replace(now, paused) != paused);
         }
     }
 
     /// Ends a session; [`ListenerEvent::Closed`] follows.
     pub fn close_session(&self, session: u64, code: CloseCode, reason: &str) {
-        if let Some(session) = self.shared.sessions().get(&session) {
+        if let Some(session) = self.shared.session(session) {
             session.connection.close(code, reason);
         }
     }
@@ -424,6 +479,19 @@ impl Listener {
         self.tasks.shutdown().await;
         // A door has these too, and they have the sockets.
         self.shared.sessions().clear();
+    }
+}
+
+/// Queues frames for sessions, in any thread.
+#[derive(Clone)]
+pub struct FrameSender {
+    shared: Arc<Shared>,
+}
+
+impl FrameSender {
+    /// See [`Listener::send`].
+    pub fn send(&self, session: u64, lane: Lane, frame: Frame<ToHost>) {
+        self.shared.send(session, lane, frame);
     }
 }
 
@@ -620,7 +688,7 @@ async fn serve(
             Lane::Control => control.take().unwrap_or_else(|| FrameReader::new(streams.receive)),
             _ => FrameReader::new(streams.receive),
         };
-        let (events, proof) = (shared.events.clone(), connection.clone());
+        let (service, proof) = (shared.clone(), connection.clone());
         let (answers, turns) = (answers.clone(), turns.clone());
         let mut unpaused = unpaused.clone();
         let limit = backlog.clone();
@@ -648,9 +716,7 @@ async fn serve(
                 }
                 answers.begin(lane, &frame.message).await;
                 let frame = answers.count(frame).await;
-                // Never closed. The queue takes those that wait for it in turn.
-                let _turn = turns.acquire().await.ok();
-                if events.send(ListenerEvent::Frame { session: id, lane, frame }).await.is_err() {
+                if !service.hand_over(id, lane, frame, &turns).await {
                     return Ok(());
                 }
             }
@@ -664,7 +730,7 @@ async fn serve(
     }
     let datagrams = Arc::<datagrams::Replies>::default();
     let asked = datagrams.clone();
-    let (over, events) = (connection.clone(), shared.events.clone());
+    let (over, service) = (connection.clone(), shared.clone());
     let (answered, turns) = (answers.clone(), turns.clone());
     tasks.spawn(async move {
         let mut proven = false;
@@ -676,9 +742,7 @@ async fn serve(
             }
             answered.begin(Lane::Read, &frame.message).await;
             let frame = answered.count(frame).await;
-            let _turn = turns.acquire().await.ok();
-            let event = ListenerEvent::Frame { session: id, lane: Lane::Read, frame };
-            if events.send(event).await.is_err() {
+            if !service.hand_over(id, Lane::Read, frame, &turns).await {
                 return Ok(());
             }
         }
@@ -688,6 +752,7 @@ async fn serve(
         committed: committed.clone(),
         datagrams,
         version,
+        runtime: Handle::current(),
         connection: connection.clone(),
         principal,
         lanes: senders,
@@ -695,7 +760,7 @@ async fn serve(
         paused,
         unanswered,
     };
-    shared.sessions().insert(id, session);
+    shared.sessions().insert(id, Arc::new(session));
     let result = tokio::select! {
         error = connection.closed() => Err(error),
         never = super::transport::trail(&**connection, &committed) => match never {},

@@ -1,11 +1,13 @@
-//! The threads of a store that serve sessions: sockets, encryption, lanes.
-//!
-//! A request goes to the thread of the engines once, and its answer comes back once.
+//! The threads of a store that serve sessions: sockets, encryption, lanes. The engines of the
+//! sessions' volumes run there, too.
 
 use std::io;
 use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+
+/// Most threads that wait for the disk at a time, for each link thread.
+const BLOCKING_THREADS: usize = 32;
 
 /// The threads, or the current runtime in their place.
 pub(crate) struct LinkThreads {
@@ -30,7 +32,10 @@ impl LinkThreads {
             return Ok(all);
         }
         for number in 0..count {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let runtime = Builder::new_current_thread()
+                .enable_all()
+                .max_blocking_threads(BLOCKING_THREADS)
+                .build()?;
             let (running, stopped) = oneshot::channel::<()>();
             all.runtimes.push(runtime.handle().clone());
             let builder = std::thread::Builder::new().name(format!("link-{number}"));

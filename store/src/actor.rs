@@ -8,8 +8,8 @@
 
 mod completions;
 mod damage;
-mod deadlines;
 mod directory;
+mod engine_task;
 mod engines;
 mod event;
 mod fleet;
@@ -20,6 +20,7 @@ mod refusal;
 mod repair;
 mod replica;
 mod request;
+mod routes;
 mod sessions;
 mod stage;
 
@@ -33,6 +34,7 @@ use super::view::Question;
 use completions::Completions;
 use damage::DamageReports;
 use directory::Directory;
+use engine_task::Services;
 use engines::Engines;
 use event::TaskDone;
 use fleet::FleetService;
@@ -52,6 +54,7 @@ use operation::tenants::TenantOperations;
 use operation::trash::Trash;
 use repair::Repairs;
 use replica::ReplicaMonitor;
+use routes::Routes;
 use sessions::Sessions;
 use stage::audit::AuditRecorder;
 use stage::ownership::Ownership;
@@ -140,6 +143,18 @@ impl StoreActor {
             ownership: Ownership::new(member, shared(), Completions::new(&sender)),
         };
         let me = fleet.as_ref().map(|fleet| fleet.me.clone());
+        let (meter, routes) = (Meter::new(), Routes::default());
+        let (passed, metered) = (routes.clone(), meter.clone());
+        listener.set_shortcut(Box::new(move |session, lane, frame| {
+            passed.pass(&metered, session, lane, frame)
+        }));
+        let services = Services {
+            objects: shared(),
+            sender: listener.sender(),
+            meter: meter.clone(),
+            done: Completions::new(&sender),
+        };
+        let engines = Engines::new(config, listener.runtimes(), routes, services);
         let trash = Trash::new((delete_grace, deleted), me, shared(), Completions::new(&sender));
         let operations = Operations {
             jobs: CatalogJobs::new(shared(), Completions::new(&sender)),
@@ -153,7 +168,7 @@ impl StoreActor {
         StoreActor {
             sessions: Sessions::new(listener, scope, recorder, Completions::new(&sender)),
             directory: Directory::new(catalog),
-            engines: Engines::new(shared(), config, Completions::new(&sender)),
+            engines,
             stages,
             operations,
             fleet: FleetService::new(fleet, own, shared(), Completions::new(&sender)),
@@ -161,7 +176,7 @@ impl StoreActor {
             replica: ReplicaMonitor::new(replica, Completions::new(&sender)),
             damage: DamageReports::new(scrub),
             objects,
-            meter: Meter::new(),
+            meter,
             inputs: Inputs {
                 done,
                 questions,

@@ -1,7 +1,8 @@
 //! The storage gateway: link, objects, admin address and signals around the engines.
 //!
-//! One thread owns everything: sessions, the catalog and an engine for each volume in use. Other
-//! threads, which know nothing of volumes, write and read objects.
+//! One thread, the actor's, owns sessions and catalog, and decides about volumes. The engine of each
+//! volume in use does its everyday work in the thread of its host's session. Other threads, which
+//! know nothing of volumes, write and read objects.
 
 mod actor;
 mod args;
@@ -216,7 +217,12 @@ impl Store {
     /// # Errors
     /// If any of it fails; the message says what to do.
     pub async fn start(options: &Options<'_>) -> Result<Store> {
-        let sockets = Sockets::bind(options.listen, 1)?;
+        Store::start_in(options, 1).await
+    }
+
+    /// As [`Store::start`], with so many link threads.
+    async fn start_in(options: &Options<'_>, threads: usize) -> Result<Store> {
+        let sockets = Sockets::bind(options.listen, threads)?;
         let bootstrap = Bootstrap::take(options).await?;
         Store::start_over(options, bootstrap, sockets).await
     }

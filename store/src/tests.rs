@@ -24,6 +24,7 @@ mod mutations;
 mod ownership;
 mod several;
 mod survey;
+mod threads;
 
 struct Running {
     dir: PathBuf,
@@ -42,6 +43,16 @@ async fn start_with(dir: &Path, change: impl FnOnce(&mut Store)) -> Running {
 }
 
 async fn start_over(data: &Path, state: &Path, change: impl FnOnce(&mut Store)) -> Running {
+    start_in(data, state, 1, change).await
+}
+
+/// Starts a store with that many link threads.
+async fn start_in(
+    data: &Path,
+    state: &Path,
+    threads: usize,
+    change: impl FnOnce(&mut Store),
+) -> Running {
     let options = Options {
         data: &Location::Directory(data.into()),
         state,
@@ -56,7 +67,7 @@ async fn start_over(data: &Path, state: &Path, change: impl FnOnce(&mut Store)) 
         scrub: Default::default(),
         delete_grace: Duration::from_secs(3600),
     };
-    let mut store = Store::start(&options).await.unwrap();
+    let mut store = Store::start_in(&options, threads).await.unwrap();
     change(&mut store);
     let (address, view) = (store.address(), Arc::new(store.view()));
     let (stop, stopped) = oneshot::channel();

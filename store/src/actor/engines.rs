@@ -6,68 +6,51 @@
 //! reads its newest root and the few segments after it.
 
 use super::super::catalog::attribute;
-use super::completions::Completions;
-use super::deadlines::Deadlines;
 use super::directory::{Directory, SnapshotLocation};
+use super::engine_task::{Driven, EngineTask, Failures, Services};
 use super::request::ReplyTo;
+use super::routes::Routes;
 use longhaul_api::schedule::{self, Due, Schedule};
 use longhaul_base::random;
 use longhaul_core::block::{Time, VolumeId};
-use longhaul_core::store::{
-    Config, Event, ObjectOperation, ObjectResult, PutError, SessionId, SessionPeer, Volume,
-    VolumeSpec,
-};
-use longhaul_core::wire::link::{Frame, Lane, LiveInfo, ToStore, VolumeError};
-use longhaul_objects::{Objects, StorageError};
+use longhaul_core::store::{Config, SessionId, SessionPeer, Volume, VolumeSpec};
+use longhaul_core::wire::link::{LiveInfo, VolumeError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 /// Pause before an unusable volume opens anew. It doubles each time, up to sixteen times as much,
 /// because an open takes a list and some reads.
 const OPEN_AGAIN: Duration = Duration::from_secs(4);
 
-/// The outcomes of the engines' tasks.
+/// A message of an engine's task to the actor.
 pub(super) enum EngineDone {
-    /// An operation on an object.
-    Object(ObjectDone),
+    /// The engine of that number has outputs for the actor.
+    Attend(VolumeId, u64),
     /// The snapshot schedule of a volume.
     Schedule(VolumeId, Schedule),
 }
 
-pub(super) struct ObjectDone {
-    pub volume: VolumeId,
-    /// Number of the engine that asked.
-    pub engine: u64,
-    pub id: u64,
-    pub key: String,
-    pub result: ObjectResult,
-    pub bytes: u64,
-    pub took: Duration,
-}
-
 /// The engine of a volume or snapshot.
 pub(super) struct Engine {
-    pub volume: Volume,
-    /// Distinguishes engines, so that this one gets no answers to operations of an earlier one.
-    number: u64,
+    pub task: Arc<EngineTask>,
+    spec: VolumeSpec,
     /// Sessions that have spoken to it.
     sessions: BTreeSet<u64>,
     /// It has no room: the link does not read the drain lanes of its sessions.
     paused: bool,
-    /// Whether a message has come for it since the last look.
-    used: bool,
     /// Deletions that wait until it is open, and then until it is idle.
     deletions: Vec<ReplyTo>,
     /// It finishes its work under way. After that comes its deletion, or another store serves it.
     leaving: bool,
-    /// The last failure of an operation that has not succeeded since: the object, and the error.
-    retrying: Option<(String, StorageError)>,
-    /// Operations on objects without an outcome yet.
-    under_way: usize,
+    /// It finishes its work under way, and so does the store.
+    stopping: bool,
+    /// It could not open the volume, or cannot go on.
+    failed: bool,
     notices: DamageNotices,
     schedule: SnapshotSchedule,
-    failures: OpenFailures,
 }
 
 /// The host that has heard of known damage.
@@ -86,16 +69,6 @@ struct SnapshotSchedule {
     running: bool,
 }
 
-/// Failures to open the volume.
-#[derive(Default)]
-struct OpenFailures {
-    failed_at: Option<Instant>,
-    /// How often in a row before.
-    before: u32,
-    /// The failed object has been restored since.
-    repaired: bool,
-}
-
 /// How far the deletion of a volume is.
 pub(super) enum DeletionStep {
     /// The volume is not open yet, operations are under way, or nobody deletes it.
@@ -109,25 +82,29 @@ pub(super) enum DeletionStep {
 }
 
 impl Engine {
-    fn new(volume: Volume, number: u64, failures: u32) -> Engine {
+    fn new(task: Arc<EngineTask>, spec: VolumeSpec) -> Engine {
         Engine {
-            volume,
-            number,
+            task,
+            spec,
             sessions: BTreeSet::new(),
             paused: false,
-            used: true,
             deletions: Vec::new(),
             leaving: false,
-            retrying: None,
-            under_way: 0,
+            stopping: false,
+            failed: false,
             notices: DamageNotices::default(),
             schedule: SnapshotSchedule::default(),
-            failures: OpenFailures { before: failures, ..OpenFailures::default() },
         }
     }
 
-    pub fn number(&self) -> u64 {
-        self.number
+    /// The engine itself, after all its inputs so far. Ask for it once at a time.
+    pub fn lock(&self) -> MutexGuard<'_, Driven> {
+        self.task.lock()
+    }
+
+    /// The facts about the volume that never change.
+    pub fn spec(&self) -> &VolumeSpec {
+        &self.spec
     }
 
     pub fn sessions(&self) -> &BTreeSet<u64> {
@@ -136,39 +113,30 @@ impl Engine {
 
     /// Whether it is a volume's, and not a snapshot's.
     pub fn is_whole(&self) -> bool {
-        self.volume.id() == self.volume.spec().id
+        self.task.id == self.spec.id
     }
 
     pub fn is_deleted(&self) -> bool {
         !self.deletions.is_empty()
     }
 
-    /// The error of the operation that the engine repeats.
-    pub fn retrying(&self) -> Option<&StorageError> {
-        self.retrying.as_ref().map(|(_, error)| error)
+    /// Whether the actor waits for something that the engine does not report by itself.
+    pub fn is_watched(&self) -> bool {
+        self.leaving || self.stopping || self.is_deleted()
     }
 
-    /// A message has come for it.
-    pub fn mark_used(&mut self) {
-        self.used = true;
-    }
-
-    /// Takes a message. Says whether the session is new to it.
-    pub fn handle_message(
-        &mut self,
-        now: Time,
-        session: u64,
-        lane: Lane,
-        frame: Frame<ToStore>,
-        peer: impl FnOnce() -> SessionPeer,
-    ) -> bool {
+    /// Notes that a session speaks to it. Says whether the session is new to it.
+    pub fn meet(&mut self, session: u64, peer: impl FnOnce() -> SessionPeer) -> bool {
         let new = self.sessions.insert(session);
         if new {
-            self.volume.handle_session(SessionId(session), peer());
+            self.lock().volume.handle_session(SessionId(session), peer());
         }
-        self.used = true;
-        self.volume.handle_message(now, SessionId(session), lane, frame);
         new
+    }
+
+    /// The engine cannot go on.
+    pub fn mark_failed(&mut self) {
+        self.failed = true;
     }
 
     pub fn is_paused(&self) -> bool {
@@ -177,83 +145,60 @@ impl Engine {
 
     /// Whether it has come to have room, or to have none, since the last call.
     pub fn room_changed(&mut self) -> bool {
-        let paused = !self.volume.wants_input();
-        paused != std::mem::replace(&mut self.paused, paused)
-    }
-
-    pub fn object_begun(&mut self) {
-        self.under_way += 1;
-    }
-
-    /// An operation on an object is over. Engines put away had nothing under way.
-    pub fn handle_object(&mut self, now: Time, id: u64, result: ObjectResult) {
-        self.under_way = self.under_way.saturating_sub(1);
-        if matches!(result, ObjectResult::Put(Ok(()))) {
-            self.retrying = None;
-        }
-        self.volume.handle_object(now, id, result);
-    }
-
-    /// An operation on that object is over.
-    pub fn settled(&mut self, key: &str) {
-        self.retrying.take_if(|(about, _)| about == key);
-    }
-
-    /// Notes what an event says of opening and of operations that fail.
-    pub fn note(&mut self, event: &Event) {
-        match event {
-            Event::Retry { key, error, .. } => {
-                self.retrying = Some((key.clone(), error.clone()));
-            }
-            Event::Failed(_) => self.failures.failed_at = Some(Instant::now()),
-            Event::Opened { .. } => self.failures.before = 0,
-            _ => {}
-        }
+        let changed = self.lock().room_changed();
+        self.paused = changed.map_or(self.paused, |has_room| !has_room);
+        changed.is_some()
     }
 
     fn session_closed(&mut self, now: Time, session: u64) {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let since = since.map_or(0, |since| since.as_secs());
-        self.volume.handle_silent(SessionId(session), since);
-        self.volume.handle_session_closed(now, SessionId(session));
+        let mut driven = self.lock();
+        driven.volume.handle_silent(SessionId(session), since);
+        driven.volume.handle_session_closed(now, SessionId(session));
     }
 
-    /// Whether the volume was unusable some time ago, and no reason for that is left: the missing
-    /// objects exist, or may exist, again.
-    fn may_be_opened_anew(&self) -> bool {
-        let OpenFailures { failed_at, before, repaired } = self.failures;
-        let pause = OPEN_AGAIN * (1 << before.min(4));
-        failed_at.is_some_and(|at| repaired || at.elapsed() >= pause)
-            && self.under_way == 0
-            && self.deletions.is_empty()
-            && !self.leaving
+    /// If the volume was unusable some time ago, and no reason for that is left, how often in a row
+    /// its open failed before. Then the missing objects exist, or may exist, again.
+    fn may_be_opened_anew(&self) -> Option<u32> {
+        if !self.failed {
+            return None;
+        }
+        let driven = self.lock();
+        let Failures { failed_at, before, repaired, .. } = &driven.failures;
+        let pause = OPEN_AGAIN * (1 << (*before).min(4));
+        let due = failed_at.is_some_and(|at| *repaired || at.elapsed() >= pause);
+        let free = driven.under_way == 0 && self.deletions.is_empty() && !self.leaving;
+        (due && free).then_some(*before)
     }
 
     /// The restore of an object that it needs has ended. `repaired` tells whether it succeeded, and
     /// `last` whether the engine waits for no other.
     pub fn handle_repaired(&mut self, now: Time, key: &str, repaired: bool, last: bool) {
-        self.failures.repaired |= repaired && last;
-        self.volume.handle_repaired(now, key, repaired);
+        let mut driven = self.lock();
+        driven.failures.repaired |= repaired && last;
+        driven.volume.handle_repaired(now, key, repaired);
     }
 
     /// Whether no host uses it and nothing is under way.
     pub fn is_unused(&self) -> bool {
-        let connected = self.volume.info().is_none_or(|live| live.connected);
-        !connected && self.volume.is_idle() && self.deletions.is_empty() && !self.leaving
-    }
-
-    /// Whether it is a snapshot's that only map diffs have opened, with nothing under way.
-    fn is_idle_snapshot(&self) -> bool {
-        let at_rest = self.volume.is_idle() && self.volume.poll_timeout().is_none();
-        at_rest && !self.is_whole() && self.under_way == 0 && self.sessions.is_empty()
+        let driven = self.lock();
+        let connected = driven.volume.info().is_none_or(|live| live.connected);
+        !connected && driven.volume.is_idle() && self.deletions.is_empty() && !self.leaving
     }
 
     /// Finishes what is under way, so that another store can have the volume. Says whether that
     /// begins now.
     pub fn leave(&mut self, now: Time) {
         if !std::mem::replace(&mut self.leaving, true) {
-            self.volume.handle_shutdown(now);
+            self.lock().volume.handle_shutdown(now);
         }
+    }
+
+    /// Finishes what is under way, because the store stops.
+    pub fn stop(&mut self, now: Time) {
+        self.stopping = true;
+        self.lock().volume.handle_shutdown(now);
     }
 
     pub fn delete(&mut self, to: ReplyTo) {
@@ -270,10 +215,16 @@ impl Engine {
             return DeletionStep::Wait;
         }
         if self.leaving {
-            return if self.volume.is_idle() { DeletionStep::Idle } else { DeletionStep::Wait };
+            return match self.lock().volume.is_idle() {
+                true => DeletionStep::Idle,
+                false => DeletionStep::Wait,
+            };
         }
-        let failed = self.volume.failed().is_some();
-        let refusal = match self.volume.info() {
+        let (failed, info) = {
+            let driven = self.lock();
+            (driven.volume.failed().is_some(), driven.volume.info())
+        };
+        let refusal = match info {
             None if !failed => return DeletionStep::Wait,
             // A volume that does not open cannot be attached either.
             None => None,
@@ -284,7 +235,7 @@ impl Engine {
                     "host {host} has the volume attached but is not connected: start it and let it \
                      stop in order, or see the missing writes with `longhaul volume lost {0}` and \
                      give them up with `longhaul volume accept-loss {0}`, then delete",
-                    self.volume.spec().name
+                    self.spec.name
                 ))),
                 _ => None,
             },
@@ -292,15 +243,14 @@ impl Engine {
         if let Some(error) = refusal {
             return DeletionStep::Refuse(self.take_deletions(), error);
         }
-        self.leaving = true;
-        self.volume.handle_shutdown(now);
+        self.leave(now);
         DeletionStep::ShutDown
     }
 
     /// The host that has to hear of known damage now. Not at once, because a host takes a while
     /// after its attach until it listens. Not again before `again`.
     pub fn due_notice(&mut self, again: Duration) -> Option<SessionId> {
-        let host = self.volume.session();
+        let host = self.lock().volume.session();
         let seen = std::mem::replace(&mut self.notices.seen, host) == host;
         let host = host.filter(|_| seen)?;
         if self.notices.told.is_some_and(|(to, at)| to == host && at.elapsed() < again) {
@@ -321,10 +271,11 @@ impl Engine {
     /// The snapshot to take or delete now, by the schedule. Returns no other until
     /// [`Engine::schedule_done`].
     pub fn due_snapshot(&mut self) -> Option<Due> {
-        if self.schedule.running || self.leaving || self.volume.info().is_none() {
+        let driven = self.task.lock();
+        if self.schedule.running || self.leaving || driven.volume.info().is_none() {
             return None;
         }
-        let state = self.volume.state();
+        let state = driven.volume.state();
         let last = state.snapshots.iter().next_back().map_or(0, |snapshot| snapshot.segment);
         let now = time::OffsetDateTime::now_utc();
         let changed = state.number > last;
@@ -353,26 +304,32 @@ pub(super) struct TenantUse {
 /// All engines.
 pub(super) struct Engines {
     all: BTreeMap<VolumeId, Engine>,
-    deadlines: Deadlines,
     /// The states of volumes at the time their engines closed.
     known: HashMap<VolumeId, LiveInfo>,
     /// Of every engine; all share the memory for their maps.
     pub config: Config,
     /// Engines opened so far.
     opened: u64,
-    objects: Arc<dyn Objects>,
-    done: Completions<EngineDone>,
+    /// Of the threads for engines that no session has asked for.
+    homes: Vec<Handle>,
+    tasks: JoinSet<()>,
+    routes: Routes,
+    services: Services,
 }
 
 impl Engines {
-    pub fn new(
-        objects: Arc<dyn Objects>,
-        config: Config,
-        done: Completions<EngineDone>,
-    ) -> Engines {
-        let (all, known) = (BTreeMap::new(), HashMap::new());
-        let deadlines = Deadlines::default();
-        Engines { all, deadlines, known, config, opened: 0, objects, done }
+    /// Without engines. `homes` are the runtimes that they run in, at least one.
+    pub fn new(config: Config, homes: Vec<Handle>, routes: Routes, services: Services) -> Engines {
+        Engines {
+            all: BTreeMap::new(),
+            known: HashMap::new(),
+            config,
+            opened: 0,
+            homes,
+            tasks: JoinSet::new(),
+            routes,
+            services,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -388,7 +345,6 @@ impl Engines {
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (VolumeId, &mut Engine)> {
-        self.all.keys().for_each(|id| self.deadlines.touch(*id));
         self.all.iter_mut().map(|(id, engine)| (*id, engine))
     }
 
@@ -397,7 +353,6 @@ impl Engines {
     }
 
     pub fn get_mut(&mut self, id: VolumeId) -> Option<&mut Engine> {
-        self.deadlines.touch(id);
         self.all.get_mut(&id)
     }
 
@@ -407,7 +362,7 @@ impl Engines {
 
     /// State of a volume, from its engine, or from the time when that closed.
     pub fn live(&self, id: VolumeId) -> Option<LiveInfo> {
-        let engine = self.all.get(&id).and_then(|engine| engine.volume.info());
+        let engine = self.all.get(&id).and_then(|engine| engine.lock().volume.info());
         engine.or_else(|| self.known.get(&id).cloned())
     }
 
@@ -416,36 +371,48 @@ impl Engines {
         self.known.remove(&id);
     }
 
+    /// Takes an engine out, which the caller closes.
     pub fn remove(&mut self, id: VolumeId) -> Option<Engine> {
-        self.deadlines.touch(id);
+        self.routes.forget_volume(id);
         self.all.remove(&id)
     }
 
-    /// When the first engine wants to hear.
-    pub fn poll_timeout(&mut self) -> Option<Time> {
-        self.refresh_deadlines();
-        self.deadlines.first()
+    /// Lets the reads of a session go to an engine without the actor.
+    pub fn open_route(&self, session: u64, id: VolumeId) {
+        if let Some(engine) = self.all.get(&id) {
+            self.routes.insert(session, &engine.task);
+        }
     }
 
-    fn refresh_deadlines(&mut self) {
-        let all = &self.all;
-        self.deadlines.refresh(|id| all.get(&id).and_then(|engine| engine.volume.poll_timeout()));
+    /// Lets all reads pass the stages again.
+    pub fn close_routes(&self) {
+        self.routes.clear();
+    }
+
+    /// Waits until an engine has ended its task. An engine that panics ends the store: nobody may
+    /// go on with its volume.
+    pub async fn ended(&mut self) {
+        match self.tasks.join_next().await {
+            None => std::future::pending().await,
+            Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Some(_) => {}
+        }
     }
 
     pub fn is_idle(&self) -> bool {
-        self.all.values().all(|engine| engine.volume.is_idle())
+        self.all.values().all(|engine| engine.lock().volume.is_idle())
     }
 
     /// Whether a host has a volume attached here.
     pub fn has_hosts(&self) -> bool {
-        self.all.values().any(|engine| engine.volume.session().is_some())
+        self.all.values().any(|engine| engine.lock().volume.session().is_some())
     }
 
     /// Sessions that have a volume attached, with how many.
     pub fn hosts(&self) -> BTreeMap<u64, usize> {
         let mut hosts = BTreeMap::new();
         for engine in self.all.values() {
-            if let Some(session) = engine.volume.session() {
+            if let Some(session) = engine.lock().volume.session() {
                 *hosts.entry(session.0).or_default() += 1;
             }
         }
@@ -458,8 +425,9 @@ impl Engines {
         for (id, engine) in &self.all {
             let Some(tenant) = directory.tenant(*id) else { continue };
             let tenant = tenants.entry(tenant.to_owned()).or_default();
-            tenant.attached |= engine.volume.session().is_some();
-            tenant.segments += engine.volume.info().map_or(0, |live| live.segments);
+            let driven = engine.lock();
+            tenant.attached |= driven.volume.session().is_some();
+            tenant.segments += driven.volume.info().map_or(0, |live| live.segments);
         }
         tenants
     }
@@ -469,7 +437,7 @@ impl Engines {
         let of = |id: &VolumeId| directory.tenant(*id) == Some(tenant);
         let engines = self.all.iter().filter(|(id, _)| of(id));
         engines
-            .filter_map(|(_, engine)| engine.volume.info())
+            .filter_map(|(_, engine)| engine.lock().volume.info())
             .map(|live| live.announced_bytes)
             .sum()
     }
@@ -482,21 +450,15 @@ impl Engines {
 
     /// A session is over. Returns the engines that have something to say.
     pub fn session_closed(&mut self, now: Time, session: u64) -> Vec<VolumeId> {
+        self.routes.forget_session(session);
         let mut told = Vec::new();
         for (id, engine) in &mut self.all {
             if engine.sessions.remove(&session) {
-                self.deadlines.touch(*id);
                 engine.session_closed(now, session);
                 told.push(*id);
             }
         }
         told
-    }
-
-    /// The engines whose time has come.
-    pub fn due(&mut self, now: Time) -> Vec<VolumeId> {
-        self.refresh_deadlines();
-        self.deadlines.due(now)
     }
 
     /// The engines with a schedule for snapshots.
@@ -508,100 +470,104 @@ impl Engines {
     /// Closes the engines that nobody needs. If one cannot go on or waits for a host's writes, it
     /// stays, so that operators see its state.
     pub fn close_unused(&mut self) {
-        let (known, objects, deadlines) = (&mut self.known, &self.objects, &mut self.deadlines);
-        self.all.retain(|id, engine| {
-            deadlines.touch(*id);
-            let used = std::mem::take(&mut engine.used);
-            let volume = &engine.volume;
-            if !engine.is_whole() && volume.failed().is_some() {
-                return !engine.sessions.is_empty();
+        let Engines { all, known, routes, services, .. } = self;
+        all.retain(|id, engine| {
+            let (whole, deleted) = (engine.is_whole(), engine.is_deleted());
+            if !whole && engine.lock().volume.failed().is_some() {
+                let used = !engine.sessions.is_empty();
+                if !used {
+                    drop(engine.task.close(|_, _| {}));
+                    routes.forget_volume(*id);
+                }
+                return used;
             }
-            let at_rest = volume.is_idle() && volume.poll_timeout().is_none();
-            let Some(live) = volume.info() else { return true };
-            let needed = live.connected || live.announced_bytes > 0 || !engine.deletions.is_empty();
-            if used || needed || !at_rest {
-                return true;
-            }
-            tracing::debug!("volume {}: not in use, closed", volume.spec().name);
+            let closed = engine.task.close_at_rest(|driven| {
+                let used = std::mem::take(&mut driven.used);
+                let live = driven.volume.info()?;
+                let needed = live.connected || live.announced_bytes > 0 || deleted;
+                (!used && !needed).then_some(live)
+            });
+            let Some(live) = closed else { return true };
+            tracing::debug!("volume {}: not in use, closed", engine.spec.name);
             known.insert(*id, live);
-            objects.left(*id);
+            routes.forget_volume(*id);
+            services.objects.left(*id);
             false
         });
     }
 
     /// Closes snapshots that only map diffs have opened, beyond `keep` and except needed ones.
     pub fn close_idle_snapshots(&mut self, needed: &BTreeSet<VolumeId>, keep: usize) {
-        let idle = self
-            .all
-            .iter()
-            .filter(|(id, engine)| engine.is_idle_snapshot() && !needed.contains(*id));
-        let idle: Vec<VolumeId> = idle.map(|(id, _)| *id).collect();
-        for id in idle.into_iter().skip(keep) {
-            self.remove(id);
-            self.objects.left(id);
-        }
+        let Engines { all, routes, services, .. } = self;
+        let mut kept = 0;
+        all.retain(|id, engine| {
+            if engine.is_whole() || !engine.sessions.is_empty() || needed.contains(id) {
+                return true;
+            }
+            let closed = engine.task.close_at_rest(|driven| {
+                let free = driven.under_way == 0 && driven.is_at_rest();
+                kept += usize::from(free);
+                (free && kept > keep).then_some(())
+            });
+            if closed.is_some() {
+                routes.forget_volume(*id);
+                services.objects.left(*id);
+            }
+            closed.is_none()
+        });
     }
 
     /// Whether an engine may open: with the number of failures before, or why not.
     pub fn opening(&self, id: VolumeId) -> Opening {
-        match self.all.get(&id) {
-            None => Opening::Open(0),
-            Some(engine) if engine.may_be_opened_anew() => {
-                Opening::Open(engine.failures.before.saturating_add(1))
-            }
-            Some(engine) if engine.leaving => Opening::Leaving,
-            Some(_) => Opening::IsOpen,
+        let Some(engine) = self.all.get(&id) else { return Opening::Open(0) };
+        match engine.may_be_opened_anew() {
+            Some(failures) => Opening::Open(failures.saturating_add(1)),
+            None if engine.leaving => Opening::Leaving,
+            None => Opening::IsOpen,
         }
     }
 
     /// Opens the engine of a volume, or of that snapshot of it, after `failures` failures in a row.
+    /// It runs in the runtime `home`, or in any. `before` gets the engine before anything happens
+    /// in it.
     pub fn open(
         &mut self,
-        now: Time,
-        id: VolumeId,
-        spec: VolumeSpec,
-        snapshot: Option<SnapshotLocation>,
+        (id, spec, snapshot): (VolumeId, VolumeSpec, Option<SnapshotLocation>),
         failures: u32,
-    ) -> Option<&mut Engine> {
+        home: Option<Handle>,
+        before: impl FnOnce(&mut Volume, Time),
+    ) -> bool {
         let incarnation = match random::identity() {
             Ok(incarnation) => incarnation,
             Err(error) => {
                 tracing::error!("cannot open volume {}: {error:#}", spec.name);
-                return None;
+                return false;
             }
         };
         self.opened += 1;
-        let config = self.config.clone();
-        let volume = match snapshot {
-            None => Volume::open(now, spec, incarnation, config),
+        let (now, config) = (self.services.meter.now(), self.config.clone());
+        let mut volume = match snapshot {
+            None => Volume::open(now, spec.clone(), incarnation, config),
             Some(SnapshotLocation { segment, .. }) => {
-                Volume::open_snapshot(now, spec, (segment, id), incarnation, config)
+                Volume::open_snapshot(now, spec.clone(), (segment, id), incarnation, config)
             }
         };
-        let engine = Engine::new(volume, self.opened, failures);
-        self.deadlines.touch(id);
-        Some(self.all.entry(id).insert_entry(engine).into_mut())
-    }
-
-    /// Carries out an operation of an engine in a task of its own.
-    pub fn start(&self, (volume, engine, id): (VolumeId, u64, u64), operation: ObjectOperation) {
-        let bytes = match &operation {
-            ObjectOperation::Put { data, .. } => data.iter().map(|part| part.len() as u64).sum(),
-            _ => 0,
-        };
-        let objects = self.objects.clone();
-        let key = operation.key().to_owned();
-        self.done.spawn(async move {
-            let begun = Instant::now();
-            let result = longhaul_objects::execute(&*objects, operation).await;
-            let took = begun.elapsed();
-            EngineDone::Object(ObjectDone { volume, engine, id, key, result, bytes, took })
-        });
+        before(&mut volume, now);
+        let any = self.opened as usize % self.homes.len().max(1);
+        let home = home.unwrap_or_else(|| self.homes[any].clone());
+        let services = self.services.clone();
+        let task = EngineTask::new(volume, self.opened, failures, home, services);
+        self.tasks.spawn_on(task.clone().run(), task.home());
+        if let Some(former) = self.all.insert(id, Engine::new(task, spec)) {
+            // It has failed, and nothing of it is under way.
+            drop(former.task.close(|_, _| {}));
+        }
+        true
     }
 
     /// Reads the schedule of a volume, in a task of its own.
     pub fn read_schedule(&self, volume: VolumeId) {
-        let (objects, done) = (self.objects.clone(), self.done.clone());
+        let Services { objects, done, .. } = self.services.clone();
         tokio::spawn(async move {
             let read = attribute(&*objects, volume, schedule::ATTRIBUTE).await;
             let text = read.map(|data| String::from_utf8_lossy(&data).into_owned());
@@ -614,20 +580,16 @@ impl Engines {
     }
 }
 
+impl Drop for Engines {
+    /// Routes and listener know each other.
+    fn drop(&mut self) {
+        self.routes.clear();
+    }
+}
+
 /// Whether an engine may open.
 pub(super) enum Opening {
     Open(u32),
     IsOpen,
     Leaving,
-}
-
-/// Whether an operation ends with this result: it has an answer, or the engine does not repeat it.
-/// The engine repeats no deletion: the next one also deletes the leftovers.
-pub(super) fn settles(result: &ObjectResult) -> bool {
-    !matches!(
-        result,
-        ObjectResult::Put(Err(PutError::Failed(_)))
-            | ObjectResult::Get(Err(longhaul_objects::GetError::Failed(_)))
-            | ObjectResult::List(Err(_))
-    )
 }

@@ -1,38 +1,28 @@
-//! The actor's clock, its counters, and how long each piece of work takes it.
+//! The clock of the actor and of the engines, and their counters.
 
 use super::super::view::Counts;
 use longhaul_core::block::Time;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
+/// See the module. Clones share the counters.
+#[derive(Clone)]
 pub(super) struct Meter {
-    pub counts: Counts,
+    counts: Arc<Mutex<Counts>>,
     origin: Instant,
-    /// When the present piece of work began.
-    begun: Instant,
-    /// Time that it has spent reading objects.
-    reading: Duration,
 }
 
 impl Meter {
     pub fn new() -> Meter {
-        let now = Instant::now();
-        Meter { counts: Counts::default(), origin: now, begun: now, reading: Duration::ZERO }
+        Meter { counts: Arc::default(), origin: Instant::now() }
     }
 
     pub fn now(&self) -> Time {
         Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    pub fn begin_work(&mut self) {
-        (self.begun, self.reading) = (Instant::now(), Duration::ZERO);
-    }
-
-    /// An object was read for the present piece of work.
-    pub fn add_reading(&mut self, took: Duration) {
-        self.reading += took;
-    }
-
-    pub fn end_work(&mut self) {
-        self.counts.work.record(self.begun.elapsed().saturating_sub(self.reading));
+    /// For a moment.
+    pub fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,6 @@
 //! The state of a store that its admin address shows.
 
+use bytes::Bytes;
 use longhaul_base::histogram::Histogram;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::store::Event;
@@ -7,7 +8,9 @@ use longhaul_core::store::map::pages::Pages;
 use longhaul_core::store::throttle::{Rates, Totals, Waiting};
 use longhaul_core::wire::link::VolumeInfo;
 use longhaul_link::transport::Statistics;
-use longhaul_objects::{CacheReport, ObjectResult, StorageError, StorageErrorKind, Usage};
+use longhaul_objects::{
+    CacheReport, GetError, ObjectResult, StorageError, StorageErrorKind, Usage,
+};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -92,8 +95,8 @@ pub struct SessionState {
 /// Counters since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Time for a frame, without what it waits for; for one that an operation on an object makes go
-    /// on, time for that.
+    /// Time for a turn of an engine, without its reads of objects. A turn handles the inputs that
+    /// wait.
     pub work: Histogram,
     /// Time to read a range of an object.
     pub get: Histogram,
@@ -221,6 +224,13 @@ impl MapMemory {
 }
 
 impl Counts {
+    /// Counts a range of an object that was read at once.
+    pub fn add_read(&mut self, result: &Result<Bytes, GetError>, took: Duration) {
+        self.get.record(took);
+        self.gets += 1;
+        self.get_bytes += result.as_ref().map_or(0, |data| data.len() as u64);
+    }
+
     /// Counts an operation of an engine on an object. `bytes` are those of a new object.
     pub fn add(&mut self, result: &ObjectResult, bytes: u64, took: Duration) {
         if let Some(kind) = result.failure() {

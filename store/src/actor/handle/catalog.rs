@@ -104,7 +104,7 @@ impl StoreActor {
             return Ok(());
         }
         let Some(engine) = self.engines.get(volume) else { return Err(attributes::not_open()) };
-        match engine.volume.is_key_of_epoch(self.sessions.recorder.peer(session).key) {
+        match engine.lock().volume.is_key_of_epoch(self.sessions.recorder.peer(session).key) {
             true => Ok(()),
             false => Err(VolumeError::Forbidden(format!(
                 "only the host that has the volume attached may set attribute {attribute}"

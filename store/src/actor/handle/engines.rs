@@ -2,7 +2,8 @@
 
 use super::super::StoreActor;
 use super::super::damage::TELL_AGAIN;
-use super::super::engines::{DeletionStep, EngineDone, ObjectDone, Opening, settles};
+use super::super::engine_task::{EngineTask, Outputs, SentFrame};
+use super::super::engines::{DeletionStep, Engine, EngineDone, Opening};
 use super::super::operation::jobs::CatalogJob;
 use super::super::operation::map_diff::PlacesFound;
 use super::super::repair::{RepairDone, may_concern};
@@ -12,15 +13,19 @@ use crate::catalog::Entry;
 use crate::events::log;
 use crate::scrub::FoundDamage;
 use longhaul_core::block::{Time, VolumeId};
-use longhaul_core::store::{Event, ObjectOperation, ObjectResult, OpenError, ReplicaDurability};
-use longhaul_core::wire::link::{Parent, VolumeError};
-use std::time::Instant;
+use longhaul_core::store::{Event, OpenError, ReplicaDurability, SHELL_SESSION, SessionId, Volume};
+use longhaul_core::wire::link::{Frame, Lane, Parent, ToHost, VolumeError};
+use std::sync::Arc;
 
 impl StoreActor {
-    /// A task of an engine is over.
+    /// An engine's task has something for the actor.
     pub(super) fn engine_done(&mut self, done: EngineDone) {
         match done {
-            EngineDone::Object(done) => self.object_done(done),
+            EngineDone::Attend(id, number) => {
+                if self.engines.get(id).is_some_and(|engine| engine.task.number == number) {
+                    self.drive(id);
+                }
+            }
             EngineDone::Schedule(id, schedule) => {
                 if let Some(engine) = self.engines.get_mut(id) {
                     engine.set_schedule(schedule);
@@ -30,24 +35,14 @@ impl StoreActor {
         }
     }
 
-    fn object_done(&mut self, done: ObjectDone) {
-        let ObjectDone { volume, engine: number, id, key, result, bytes, took } = done;
-        self.meter.counts.add(&result, bytes, took);
-        self.meter.begin_work();
-        let (now, settled) = (self.meter.now(), settles(&result));
-        let engine = self.engines.get_mut(volume).filter(|engine| engine.number() == number);
-        let Some(engine) = engine else { return };
-        engine.handle_object(now, id, result);
-        self.drive(volume);
-        if settled && let Some(engine) = self.engines.get_mut(volume) {
-            engine.settled(&key);
-        }
-        self.meter.end_work();
-    }
-
     /// Makes sure that a volume has an engine. False if its deletion is under way or it does not
     /// exist.
     pub(super) fn open(&mut self, id: VolumeId) -> bool {
+        self.open_for(id, SHELL_SESSION.0)
+    }
+
+    /// As [`StoreActor::open`]. A new engine runs in the thread of that session.
+    pub(super) fn open_for(&mut self, id: VolumeId, session: u64) -> bool {
         let failures = match self.engines.opening(id) {
             Opening::Open(failures) => failures,
             Opening::IsOpen => return true,
@@ -62,108 +57,97 @@ impl StoreActor {
             self.replica.replica().replicated().visit_volume(id);
         }
         let second = self.replica.state_of(id);
-        let (now, grace) = (self.meter.now(), self.engines.config.holder_grace);
+        let grace = self.engines.config.holder_grace;
         let taken = self.stages.ownership.is_taken_within(id, grace);
-        let Some(engine) = self.engines.open(now, id, spec, snapshot, failures) else {
-            return false;
-        };
-        engine.volume.handle_replica(now, second);
-        if now < Time(0).after(grace) || taken {
-            engine.volume.handle_awaited(now.after(grace));
-        }
-        if self.replica.take_fencing(id) {
-            engine.volume.handle_fence(now);
-        }
-        true
+        let fence = self.replica.take_fencing(id);
+        let home = self.sessions.listener().runtime_of(session);
+        self.engines.open((id, spec, snapshot), failures, home, |volume, now| {
+            volume.handle_replica(now, second);
+            if now < Time(0).after(grace) || taken {
+                volume.handle_awaited(now.after(grace));
+            }
+            if fence {
+                volume.handle_fence(now);
+            }
+        })
     }
 
     /// Takes everything an engine has to give.
     pub(super) fn drive(&mut self, id: VolumeId) {
-        let mut damaged = Vec::new();
         let mut settled = false;
         loop {
-            let again = self.drive_objects(id);
-            let Some(engine) = self.engines.get_mut(id) else { return };
-            while let Some((number, result)) = engine.volume.poll_places() {
-                self.operations.diffs.queue(PlacesFound(number, result));
+            let Some(engine) = self.engines.get(id) else { return };
+            let task = engine.task.clone();
+            self.take_outputs(id, &task, &mut settled);
+            if let Some(engine) = self.engines.get_mut(id)
+                && engine.room_changed()
+            {
+                let sessions = engine.sessions().clone();
+                self.pause_drains(&sessions);
             }
-            let damage = self.drive_events(id, &mut settled, &mut damaged);
-            let Some(engine) = self.engines.get_mut(id) else { return };
-            // Messages come after the events, which say more about them.
-            while let Some((session, lane, frame)) = engine.volume.poll_message() {
-                self.meter.counts.sent_bytes += frame.payload.len() as u64;
-                self.sessions.send(session.0, lane, frame);
-            }
-            for event in damage {
-                self.repair(id, &event);
-            }
-            if !again {
+            self.go_on_deleting(id);
+            self.let_go(id);
+            let watched = self.stages.ownership.is_left(id)
+                || self.engines.get(id).is_some_and(Engine::is_watched);
+            if task.attended(watched) {
                 break;
             }
         }
-        for (volume, (object, range)) in damaged {
-            self.found_damaged(FoundDamage { volume, object, ranges: vec![range] });
-        }
-        if let Some(engine) = self.engines.get_mut(id)
-            && engine.room_changed()
-        {
-            let sessions = engine.sessions().clone();
-            self.pause_drains(&sessions);
-        }
-        self.go_on_deleting(id);
-        self.let_go(id);
         if settled {
             // Some may have waited for what its log says.
             self.next_diffs();
         }
     }
 
-    /// Begins the object operations of an engine. Returns whether one of them has ended at once.
-    fn drive_objects(&mut self, id: VolumeId) -> bool {
-        let now = self.meter.now();
-        let mut again = false;
-        loop {
-            let Some(engine) = self.engines.get_mut(id) else { return again };
-            let Some((number, operation)) = engine.volume.poll_object() else { return again };
-            let begun = Instant::now();
-            if let ObjectOperation::Get { key, range: Some(range), copies } = &operation
-                && let Some(result) = self.objects.try_read(key, range, *copies)
-            {
-                let took = begun.elapsed();
-                self.meter.add_reading(took);
-                let counts = &mut self.meter.counts;
-                counts.get.record(took);
-                counts.gets += 1;
-                counts.get_bytes += result.as_ref().map_or(0, |data| data.len() as u64);
-                engine.volume.handle_object(now, number, ObjectResult::Get(result));
-                again = true;
-            } else {
-                engine.object_begun();
-                let of = (id, engine.number(), number);
-                self.engines.start(of, operation);
+    /// Handles the outputs of an engine, until there are none.
+    fn take_outputs(&mut self, id: VolumeId, task: &Arc<EngineTask>, settled: &mut bool) {
+        let mut damaged = Vec::new();
+        while let Some(Outputs { places, events, messages }) = task.take_outputs() {
+            for (number, result) in places {
+                self.operations.diffs.queue(PlacesFound(number, result));
             }
+            let damage = self.take_events(id, events, settled, &mut damaged);
+            self.send_all(messages);
+            for event in damage {
+                self.repair(id, &event);
+            }
+        }
+        for (volume, (object, range)) in damaged {
+            self.found_damaged(FoundDamage { volume, object, ranges: vec![range] });
         }
     }
 
-    /// Takes the events of an engine. Returns those that may report something damaged or missing.
-    fn drive_events(
+    fn send_all(&self, messages: impl IntoIterator<Item = (SessionId, Lane, Frame<ToHost>)>) {
+        for (session, lane, frame) in messages {
+            self.meter.counts().sent_bytes += frame.payload.len() as u64;
+            self.sessions.send(session.0, lane, frame);
+        }
+    }
+
+    /// Handles events of an engine. Returns those that may report something damaged or missing.
+    fn take_events(
         &mut self,
         id: VolumeId,
+        events: impl IntoIterator<Item = Event>,
         settled: &mut bool,
         damaged: &mut Vec<(VolumeId, (String, longhaul_core::block::Range))>,
     ) -> Vec<Event> {
         let mut damage = Vec::new();
-        loop {
+        for event in events {
             let Some(engine) = self.engines.get_mut(id) else { return damage };
-            let Some(event) = engine.volume.poll_event() else { return damage };
-            engine.note(&event);
-            let (whole, sectors) = (engine.is_whole(), engine.volume.sectors());
-            let spec = engine.volume.spec();
+            if let Event::Failed(_) = &event {
+                engine.mark_failed();
+            }
+            let (whole, sectors) = (engine.is_whole(), engine.lock().volume.sectors());
+            let spec = engine.spec();
             *settled |= matches!(&event, Event::Failed(_) | Event::Opened { .. });
             let told = self.damage.event(&event);
             damaged.extend(told.map(|what| (spec.id, what)));
-            self.meter.counts.map.add(&event);
-            self.meter.counts.collect.add(&event);
+            {
+                let mut counts = self.meter.counts();
+                counts.map.add(&event);
+                counts.collect.add(&event);
+            }
             if let Event::Failed(OpenError::NoSnapshot) = &event {
                 // A later request by its name gets the present snapshot.
                 self.directory.remove_snapshot(id);
@@ -181,21 +165,7 @@ impl StoreActor {
             }
             damage.extend(Some(event).filter(may_concern));
         }
-    }
-
-    pub(super) fn timeouts(&mut self) {
-        let now = self.meter.now();
-        let due = self.engines.due(now);
-        self.time_out(now, due);
-    }
-
-    fn time_out(&mut self, now: Time, engines: Vec<VolumeId>) {
-        for id in engines {
-            if let Some(engine) = self.engines.get_mut(id) {
-                engine.volume.handle_timeout(now);
-            }
-            self.drive(id);
-        }
+        damage
     }
 
     /// Closes the engines that nobody needs, and has the others give memory back if there is too
@@ -204,7 +174,12 @@ impl StoreActor {
         self.engines.close_unused();
         // Where nothing happens nobody looks how much memory there is.
         if self.engines.config.pages.lock().is_crowded() {
-            self.time_out(self.meter.now(), self.engines.ids());
+            for id in self.engines.ids() {
+                if let Some(engine) = self.engines.get(id) {
+                    engine.lock().volume.handle_timeout(self.meter.now());
+                }
+                self.drive(id);
+            }
         }
     }
 
@@ -213,7 +188,7 @@ impl StoreActor {
         let now = self.meter.now();
         for id in self.engines.ids() {
             if let Some(engine) = self.engines.get_mut(id) {
-                engine.volume.handle_shutdown(now);
+                engine.stop(now);
             }
             self.drive(id);
         }
@@ -224,18 +199,28 @@ impl StoreActor {
     pub(super) fn drop_engine(&mut self, id: VolumeId) {
         self.engines.forget_live(id);
         self.operations.lists.forget(id);
-        let now = self.meter.now();
         let Some(mut engine) = self.engines.remove(id) else { return };
-        engine.volume.handle_taken(now);
-        while let Some((session, lane, frame)) = engine.volume.poll_message() {
-            self.sessions.send(session.0, lane, frame);
-        }
-        while let Some((number, result)) = engine.volume.poll_places() {
-            self.places_found(PlacesFound(number, result));
-        }
+        self.close_engine(&engine, Volume::handle_taken);
         let deletions = engine.take_deletions();
         self.sessions.reply(&deletions, &Err(moved()));
         self.pause_drains(engine.sessions());
+    }
+
+    /// Closes an engine that is out of the list. Its outputs go out, and frames that came
+    /// meanwhile pass the stages once more.
+    fn close_engine(&mut self, engine: &Engine, last: impl FnOnce(&mut Volume, Time)) {
+        let (Outputs { places, events, messages }, frames) = engine.task.close(last);
+        for event in events {
+            log(&engine.spec().name, &event);
+            self.sessions.recorder.event(&engine.spec().name, &event);
+        }
+        self.send_all(messages);
+        for (number, result) in places {
+            self.places_found(PlacesFound(number, result));
+        }
+        for SentFrame { session, lane, frame } in frames {
+            self.enter(session, lane, frame);
+        }
     }
 
     /// Call this before a request to a volume that no host uses here. Another store may have
@@ -273,10 +258,13 @@ impl StoreActor {
                     return self.drop_engine(id);
                 };
                 let Some(mut engine) = self.engines.remove(id) else { return };
-                let clones = engine.volume.state().snapshots.clones();
-                let clones = clones.map(|clone| clone.id).collect();
-                let clones = engine.volume.failed().is_none().then_some(clones);
-                let spec = engine.volume.spec().clone();
+                let clones = {
+                    let driven = engine.lock();
+                    let clones = driven.volume.state().snapshots.clones();
+                    let clones = clones.map(|clone| clone.id).collect();
+                    driven.volume.failed().is_none().then_some(clones)
+                };
+                let spec = engine.spec().clone();
                 let sectors = self.directory.entry(&spec.name).map(|entry| entry.sectors);
                 let sectors = sectors.unwrap_or(spec.created_sectors);
                 let entry = Entry { sectors, spec };
@@ -284,6 +272,7 @@ impl StoreActor {
                 self.directory.begin_deletion(id);
                 let job = CatalogJob::Delete { entry, lease, clones, at_once };
                 self.operations.jobs.push(engine.take_deletions(), job);
+                self.close_engine(&engine, |_, _| {});
             }
         }
     }
@@ -291,8 +280,8 @@ impl StoreActor {
     /// Restores the objects that an engine reports as damaged or missing, if there is a replica.
     fn repair(&mut self, id: VolumeId, event: &Event) {
         let Some(engine) = self.engines.get(id) else { return };
-        if engine.volume.replica() != ReplicaDurability::None {
-            self.repairs.begin(id, engine.volume.spec(), event);
+        if engine.lock().volume.replica() != ReplicaDurability::None {
+            self.repairs.begin(id, engine.spec(), event);
         }
     }
 
@@ -310,9 +299,16 @@ impl StoreActor {
     pub(super) fn tell_engines_of_replica(&mut self) {
         for id in self.engines.ids() {
             let (second, now) = (self.replica.state_of(id), self.meter.now());
-            let Some(engine) = self.engines.get_mut(id) else { continue };
-            if engine.volume.replica() != second {
-                engine.volume.handle_replica(now, second);
+            let Some(engine) = self.engines.get(id) else { continue };
+            let changed = {
+                let mut driven = engine.lock();
+                let changed = driven.volume.replica() != second;
+                if changed {
+                    driven.volume.handle_replica(now, second);
+                }
+                changed
+            };
+            if changed {
                 self.drive(id);
             }
         }
@@ -325,10 +321,10 @@ impl StoreActor {
         let now = self.meter.now();
         let mut told = Vec::new();
         for (id, engine) in self.engines.iter_mut() {
-            let spec = engine.volume.spec();
+            let spec = engine.spec();
             let of = |parent: &Parent| parent.volume == volume;
             if spec.id == id && (spec.id == volume || spec.parents.iter().any(of)) {
-                engine.volume.handle_damaged(now, &object, &ranges);
+                engine.lock().volume.handle_damaged(now, &object, &ranges);
                 told.push(id);
             }
         }
@@ -346,11 +342,11 @@ impl StoreActor {
             if engine.due_notice(TELL_AGAIN).is_none() {
                 continue;
             }
-            let spec = engine.volume.spec().clone();
+            let spec = engine.spec().clone();
             let parents = spec.parents.iter().map(|parent| parent.volume);
             for volume in std::iter::once(spec.id).chain(parents) {
                 for (object, ranges) in self.damage.known(volume) {
-                    engine.volume.handle_damaged(now, &object, &ranges);
+                    engine.lock().volume.handle_damaged(now, &object, &ranges);
                     told.push(id);
                 }
             }

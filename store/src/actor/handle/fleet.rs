@@ -129,7 +129,7 @@ impl StoreActor {
     fn report(&self) -> Option<StoreReport> {
         let fleet = self.fleet.fleet.as_ref()?;
         let open = self.engines.iter();
-        let open = open.filter_map(|(id, engine)| Some((id, engine.volume.info()?)));
+        let open = open.filter_map(|(id, engine)| Some((id, engine.lock().volume.info()?)));
         let volumes: Vec<(VolumeId, LiveInfo)> = open.collect();
         Some(fleet.report(volumes, self.engines.hosts().len()))
     }
@@ -267,7 +267,7 @@ impl StoreActor {
             let listener = self.sessions.listener();
             listener.tell_host(*session, &ToHost::Stores { stores, leave: true });
         }
-        self.meter.counts.rebalanced += moves.len() as u64;
+        self.meter.counts().rebalanced += moves.len() as u64;
         if !moves.is_empty() {
             tracing::info!("asked {} hosts to go to stores with less load", moves.len());
         }

@@ -100,22 +100,25 @@ impl StoreActor {
         }
         // A new one begins with that.
         self.drive(volume);
-        let engine = self.engines.get_mut(volume)?;
-        engine.mark_used();
-        if let Some(failed) = engine.volume.failed() {
+        let mut driven = self.engines.get(volume)?.lock();
+        driven.used = true;
+        if let Some(failed) = driven.volume.failed() {
             return Some(Err(VolumeError::Store(failed.to_string())));
         }
-        engine.volume.info().map(|_| Ok(()))
+        driven.volume.info().map(|_| Ok(()))
     }
 
     /// Begins a map diff, if the volume has those snapshots.
     fn start_diff(&mut self, diff: WaitingDiff) {
-        let engine = self.engines.get(diff.volume);
-        let has = |key: &SnapshotKey| {
-            let known = engine.and_then(|engine| engine.volume.state().snapshots.at(key.segment));
-            known.is_some_and(|known| known.id == key.id)
-        };
-        if !diff.snapshots.iter().all(has) {
+        let has_all = self.engines.get(diff.volume).is_some_and(|engine| {
+            let driven = engine.lock();
+            let snapshots = &driven.volume.state().snapshots;
+            let has = |key: &SnapshotKey| {
+                snapshots.at(key.segment).is_some_and(|known| known.id == key.id)
+            };
+            diff.snapshots.iter().all(has)
+        });
+        if !has_all && !diff.snapshots.is_empty() {
             let error = VolumeError::Snapshot(SnapshotError::NotFound);
             return self.sessions.reply(&[diff.to], &Err(error));
         }
@@ -136,12 +139,13 @@ impl StoreActor {
                 return self.places_found(PlacesFound(request, Err(ReadError::NotAttached)));
             }
             let now = self.meter.now();
-            if let Some(engine) = self.engines.get_mut(id) {
-                engine.mark_used();
+            if let Some(engine) = self.engines.get(id) {
+                let mut driven = engine.lock();
+                driven.used = true;
                 let message = ToStore::Status { request, volume: id, epoch: 0, range };
                 // Requests that a client waits for come first.
                 let lane = Lane::ReadAhead;
-                engine.volume.handle_message(now, SHELL_SESSION, lane, message.into());
+                driven.volume.handle_message(now, SHELL_SESSION, lane, message.into());
             }
             self.drive(id);
         }

@@ -64,13 +64,13 @@ impl StoreActor {
         let name = self.directory.name_or_empty(id);
         match taken {
             Some(Source::Silent) => {
-                self.meter.counts.failovers += 1;
+                self.meter.counts().failovers += 1;
                 let outcome = "taken from a store that does not answer";
                 self.sessions.recorder.claimed(&name, outcome);
                 tracing::warn!("volume {name}: {outcome} (lease {number})");
             }
             Some(Source::Handed) => {
-                self.meter.counts.taken_over += 1;
+                self.meter.counts().taken_over += 1;
                 self.sessions.recorder.claimed(&name, "left by another store");
                 tracing::info!("volume {name}: taken from another store (lease {number})");
             }
@@ -162,7 +162,7 @@ impl StoreActor {
         let engine = match self.engines.get_mut(id) {
             None => HeldEngine::None,
             Some(engine) if engine.is_deleted() => HeldEngine::Deleting,
-            Some(engine) => HeldEngine::Open(engine.volume.may_leave(host, key, claim)),
+            Some(engine) => HeldEngine::Open(engine.lock().volume.may_leave(host, key, claim)),
         };
         let ownership = &mut self.stages.ownership;
         let held = ownership.lease(id).is_some();
@@ -186,13 +186,13 @@ impl StoreActor {
     pub(super) fn let_go(&mut self, id: VolumeId) {
         let engine = self.engines.get(id);
         if !self.stages.ownership.is_left(id)
-            || engine.is_some_and(|engine| !engine.volume.is_idle())
+            || engine.is_some_and(|engine| !engine.lock().volume.is_idle())
         {
             return;
         }
         if let Some(engine) = engine {
-            self.meter.counts.handed_over += 1;
-            tracing::info!("volume {}: left to another store", engine.volume.spec().name);
+            self.meter.counts().handed_over += 1;
+            tracing::info!("volume {}: left to another store", engine.spec().name);
         }
         let LeftVolume { stores, answer, waiting } = self.stages.ownership.left(id);
         self.drop_engine(id);

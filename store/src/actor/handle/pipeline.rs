@@ -4,14 +4,32 @@
 //! A stage that holds a request gives it back to the stage after it.
 
 use super::super::StoreActor;
+use super::super::engine_task::{Input, SentFrame};
 use super::super::refusal::Refusal;
 use super::super::request::{Decision, Redirect, Request, Target};
+use super::super::routes::reads;
 use super::super::stage::Stage;
 use super::super::stage::quota::Released;
 use super::super::stage::snapshots::not_found;
 use longhaul_core::block::VolumeId;
+use longhaul_core::store::SessionId;
 use longhaul_core::wire::link::{Frame, Lane, ToStore, VolumeError, VolumeOperation};
 use std::collections::BTreeSet;
+
+/// Whether the engine takes the message in its own thread, in a turn of its own.
+fn is_everyday(message: &ToStore) -> bool {
+    matches!(
+        message,
+        ToStore::Read { .. }
+            | ToStore::EarlyRead { .. }
+            | ToStore::Batch { .. }
+            | ToStore::Announce { .. }
+            | ToStore::Barrier { .. }
+            | ToStore::Status { .. }
+            | ToStore::Stage { .. }
+            | ToStore::Changed { .. }
+    )
+}
 
 impl StoreActor {
     /// A frame has come in.
@@ -120,7 +138,7 @@ impl StoreActor {
     pub(super) fn forward(&mut self, request: Request, redirect: Redirect) {
         match self.stages.ownership.forward(request, redirect) {
             Decision::Refuse(request, refusal) => self.refuse(request, refusal),
-            _ => self.meter.counts.forwarded += 1,
+            _ => self.meter.counts().forwarded += 1,
         }
     }
 
@@ -160,26 +178,44 @@ impl StoreActor {
                 decision => return decision,
             }
         }
-        if !self.open(id) {
+        let session = request.session();
+        if !self.open_for(id, session) {
             return not_found(request, &self.directory);
         }
         let announces = matches!(request.message(), ToStore::Announce { .. });
-        let now = self.meter.now();
+        let everyday = is_everyday(request.message());
+        self.open_route(id, &request);
         let Request { reply_to, body, .. } = request;
-        let session = reply_to.session;
         if let Some(engine) = self.engines.get_mut(id) {
-            let peer = || self.sessions.recorder.peer(session);
-            let new = engine.handle_message(now, session, reply_to.lane, body, peer);
+            let new = engine.meet(session, || self.sessions.recorder.peer(session));
             if new && engine.is_paused() {
                 self.sessions.listener().pause_drain(session, true);
             }
+            let frame = SentFrame { session, lane: reply_to.lane, frame: body };
+            // It is not closed as long as it is in the list.
+            let _ = engine.task.push(Input::Frame(frame));
         }
-        self.drive(id);
+        if !everyday {
+            self.drive(id);
+        }
         if announces {
             self.stages.quotas.notice(id, &self.directory, &self.engines);
             self.resume();
         }
         Decision::Hold
+    }
+
+    /// Lets reads like this one go to their engine by themselves, if the stages would let each of
+    /// them pass at once.
+    fn open_route(&self, id: VolumeId, request: &Request) {
+        let session = request.session();
+        if reads(request.message()) == Some(id)
+            && self.stages.rates.is_free(self.directory.tenant(id))
+            && let Some(engine) = self.engines.get(id)
+            && engine.lock().volume.session() == Some(SessionId(session))
+        {
+            self.engines.open_route(session, id);
+        }
     }
 
     /// Reads what sessions drain or not, as their volumes have room, and their tenants' limits

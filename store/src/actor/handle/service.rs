@@ -6,7 +6,7 @@ use crate::view::{FleetState, MapMemory, SessionState, Snapshot, VolumeState};
 use longhaul_link::ListenerEvent;
 use std::time::Duration;
 
-/// Most frames between two looks at engines' timers and other inputs.
+/// Most frames between two looks at other inputs.
 const FRAMES_AT_ONCE: usize = 64;
 /// How long hosts get to go to other stores before this one stops. Also how long the replica gets
 /// for the operations that it lacks.
@@ -62,8 +62,7 @@ impl StoreActor {
     }
 
     async fn step(&mut self) {
-        let deadlines = [self.engines.poll_timeout(), self.stages.rates.poll_timeout()];
-        let deadline = deadlines.into_iter().flatten().min();
+        let deadline = self.stages.rates.poll_timeout();
         let wait = deadline.map(|at| at.since(self.meter.now()));
         let timeout = async {
             match wait {
@@ -90,10 +89,8 @@ impl StoreActor {
             Some(question) = self.inputs.questions.recv() => {
                 let _ = question.send(self.snapshot());
             }
-            () = timeout => {
-                self.timeouts();
-                self.pass_due();
-            }
+            () = timeout => self.pass_due(),
+            () = self.engines.ended() => {}
             _ = self.inputs.look.tick() => {
                 self.close_unused();
                 self.tend_fleet();
@@ -128,11 +125,12 @@ impl StoreActor {
                 self.session_closed(session);
             }
             ListenerEvent::Frame { session, lane, frame } => {
-                self.meter.counts.frames += 1;
-                self.meter.counts.received_bytes += frame.payload.len() as u64;
-                self.meter.begin_work();
+                {
+                    let mut counts = self.meter.counts();
+                    counts.frames += 1;
+                    counts.received_bytes += frame.payload.len() as u64;
+                }
                 self.enter(session, lane, frame);
-                self.meter.end_work();
             }
         }
     }
@@ -151,12 +149,16 @@ impl StoreActor {
     /// The state of the store at this moment.
     fn snapshot(&self) -> Snapshot {
         let volumes = self.directory.entries().map(|entry| {
-            let engine = self.engines.get(entry.spec.id);
+            let info = self.info(entry);
+            let Some(engine) = self.engines.get(entry.spec.id) else {
+                return VolumeState { info, space: None, failed: None, retrying: None };
+            };
+            let driven = engine.lock();
             VolumeState {
-                info: self.info(entry),
-                space: engine.and_then(|engine| engine.volume.space()),
-                failed: engine.and_then(|e| e.volume.failed()).map(ToString::to_string),
-                retrying: engine.and_then(|engine| engine.retrying().cloned()),
+                info,
+                space: driven.volume.space(),
+                failed: driven.volume.failed().map(ToString::to_string),
+                retrying: driven.failures.retrying.as_ref().map(|(_, error)| error.clone()),
             }
         });
         let listener = self.sessions.listener();
@@ -172,7 +174,7 @@ impl StoreActor {
             }),
             sessions: sessions.collect(),
             tenants: self.stages.rates.states(),
-            counts: self.meter.counts.clone(),
+            counts: self.meter.counts().clone(),
             map: MapMemory::of(&self.engines.config.pages.lock()),
             datagrams: listener.datagrams(),
             early: listener.early(),

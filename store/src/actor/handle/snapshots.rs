@@ -201,8 +201,10 @@ impl StoreActor {
             }
             SnapshotOperation::Delete { snapshot } => {
                 let engine = self.engines.get(id);
-                let known = engine.and_then(|e| e.volume.state().snapshots.named(snapshot));
-                let identity = known.map(|snapshot| snapshot.id);
+                let identity = engine.and_then(|engine| {
+                    let driven = engine.lock();
+                    driven.volume.state().snapshots.named(snapshot).map(|snapshot| snapshot.id)
+                });
                 let operation = SnapshotOperation::Delete { snapshot: snapshot.clone() };
                 self.ask_engine(id, operation, OwnQuery::DeleteSnapshot { to, id: identity });
                 return Decision::Hold;

@@ -61,6 +61,8 @@ impl StoreActor {
     pub(super) fn rates_done(&mut self, done: RatesDone) {
         let now = self.meter.now();
         let drains = &mut self.stages.drains;
+        // Their tenants may have limits now.
+        self.engines.close_routes();
         match done {
             RatesDone::Limits(found) => {
                 let new = self.stages.rates.found_limits(now, found, drains);

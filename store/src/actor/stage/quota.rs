@@ -336,7 +336,8 @@ impl Quotas {
         let notices = std::mem::take(&mut self.notices);
         let told = engines.iter().filter_map(|(volume, engine)| {
             let room = *notices.get(directory.tenant(volume)?)?;
-            let (session, epoch) = (engine.volume.session()?, engine.volume.info()?.epoch);
+            let driven = engine.lock();
+            let (session, epoch) = (driven.volume.session()?, driven.volume.info()?.epoch);
             Some((session.0, ToHost::Room { volume, epoch, room }))
         });
         told.collect()

@@ -114,6 +114,13 @@ impl RateLimits {
         self.ready.pop_front()
     }
 
+    /// Whether requests of a tenant's volumes, or of those without one, pass at once until the
+    /// limits change.
+    pub fn is_free(&self, tenant: Option<&str>) -> bool {
+        let Some(tenant) = tenant else { return true };
+        self.tenants.get(tenant).is_some_and(TenantRate::is_free)
+    }
+
     /// The tenants that have a limit, at this moment.
     pub fn states(&self) -> Vec<TenantState> {
         let all = self.tenants.iter().filter_map(|(name, tenant)| {
