@@ -5,6 +5,7 @@
 //! about the machine than about the product.
 
 mod bench;
+mod bucket;
 mod charts;
 mod costs;
 mod fio;

@@ -4,6 +4,7 @@ mod failover;
 mod limits;
 mod read;
 
+use crate::bucket::{BUCKET, Bucket};
 use crate::node::{Site, free_port};
 use crate::process::{Server, output};
 use crate::report::{Report, Row};
@@ -14,7 +15,9 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 use std::fs::File;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Bytes committed in a measurement, to all volumes together.
@@ -44,7 +47,12 @@ enum Data {
     Directory,
     Device,
     Memory,
+    /// A bucket that takes [`PUT_DELAY`] for each new object, at this address.
+    Bucket(SocketAddr),
 }
+
+/// How long a put takes in a bucket in the same region, by common reports.
+const PUT_DELAY: Duration = Duration::from_millis(30);
 
 impl Data {
     fn name(self) -> &'static str {
@@ -52,6 +60,7 @@ impl Data {
             Data::Directory => "directory",
             Data::Device => "device (a file)",
             Data::Memory => "memory",
+            Data::Bucket(_) => "bucket",
         }
     }
 }
@@ -72,6 +81,11 @@ fn with(suite: &Suite, run: impl FnOnce(&Bench<'_>) -> Result<()>) -> Result<()>
 /// How fast the store commits, beside the disk.
 pub fn commit(suite: &Suite) -> Result<()> {
     with(suite, |bench| bench.commit())
+}
+
+/// How fast the store commits if each new object takes a while.
+pub fn distant(suite: &Suite) -> Result<()> {
+    with(suite, |bench| bench.distant())
 }
 
 /// The store's requests to its objects.
@@ -166,11 +180,11 @@ impl Bench<'_> {
         output(Path::new("sync"), &[]).map(drop)
     }
 
-    fn store(&self, data: Data) -> Result<Store<'_>> {
+    fn store(&self, at: Data) -> Result<Store<'_>> {
         self.clear()?;
         let (listen, admin) = (format!("127.0.0.1:{}", free_port(true)?), free_port(false)?);
         let (objects, state) = (self.path("objects"), self.path("store"));
-        let data = match data {
+        let data = match at {
             Data::Directory => objects.display().to_string(),
             Data::Device => {
                 let device = self.path("device.raw");
@@ -178,13 +192,21 @@ impl Bench<'_> {
                 format!("file://{}", device.display())
             }
             Data::Memory => "mem://4GiB".to_owned(),
+            Data::Bucket(_) => format!("s3://{BUCKET}/store"),
         };
         let address = format!("127.0.0.1:{admin}");
         let state = state.display().to_string();
         let args =
             ["store", "--data", &data, "--state", &state, "--listen", &listen, "--admin", &address];
-        let mut server =
-            Server::start("store", &self.site.longhaul, &args, &self.path("store.log"))?;
+        let mut command = Command::new(&self.site.longhaul);
+        command.args(args);
+        if let Data::Bucket(address) = at {
+            command
+                .envs([("AWS_ACCESS_KEY_ID", "lab"), ("AWS_SECRET_ACCESS_KEY", "lab")])
+                .envs([("AWS_REGION", "us-east-1"), ("AWS_ALLOW_HTTP", "true")])
+                .env("AWS_ENDPOINT_URL", format!("http://{address}"));
+        }
+        let mut server = Server::spawn("store", command, &self.path("store.log"))?;
         server.wait_until("answer", || admin::get(admin, "/healthz").is_ok())?;
         let credential = self.path("store/credentials/admin.toml").display().to_string();
         Ok(Store { site: self.site, server, admin, credential })
@@ -192,6 +214,16 @@ impl Bench<'_> {
 
     /// Bytes a second that a new store commits.
     fn committed(&self, data: Data, volumes: usize, transport: &str) -> Result<f64> {
+        Ok(self.committed_with_memory(data, volumes, transport)?.0)
+    }
+
+    /// As [`Bench::committed`], with the peak memory of the store in MiB.
+    fn committed_with_memory(
+        &self,
+        data: Data,
+        volumes: usize,
+        transport: &str,
+    ) -> Result<(f64, f64)> {
         let store = self.store(data)?;
         let names: Vec<String> = (0..volumes).map(|number| format!("v{number}")).collect();
         let bytes = (WRITTEN / volumes as u64).to_string();
@@ -199,9 +231,10 @@ impl Bench<'_> {
         args.extend(["--transport", transport]);
         args.extend(names.iter().map(String::as_str));
         let result = store.load(&args)?;
+        let peak = store.server.peak_bytes()? as f64 / MIB;
         store.server.stop()?;
         let figure = |name: &str| result[name].as_f64().context("no figure");
-        Ok(figure("bytes")? / figure("seconds")?)
+        Ok((figure("bytes")? / figure("seconds")?, peak))
     }
 
     /// Bytes a second for writing a file from front to back. It has one sync at its end, or one
@@ -265,6 +298,33 @@ impl Bench<'_> {
         }
         let name = "one file, 4 MiB at a time, each with a sync";
         self.report.single(name, &synced, "MB/s", None, &tally)
+    }
+
+    /// How fast the store commits to a bucket in which each new object takes 30 ms, and the memory
+    /// that it takes for that.
+    fn distant(&self) -> Result<()> {
+        for (volumes, target) in [(1, Some((300.0, true))), (4, None)] {
+            let (mut rates, mut memory) = (Vec::new(), Vec::new());
+            let (mut tally, mut seen) = (Tally::default(), 0.0);
+            for _ in 0..self.rounds.wanted {
+                let rate = self.rounds.round(&mut tally, || {
+                    let bucket = Bucket::start(PUT_DELAY)?;
+                    let (rate, peak) =
+                        self.committed_with_memory(Data::Bucket(bucket.address), volumes, "tcp")?;
+                    seen = peak;
+                    Ok(rate / 1e6)
+                })?;
+                if let Some(rate) = rate {
+                    rates.push(rate);
+                    memory.push(seen);
+                }
+            }
+            let ms = PUT_DELAY.as_millis();
+            let name = format!("commits to a bucket, {ms} ms for each put, volumes: {volumes}");
+            self.report.single(&name, &rates, "MB/s", target, &tally)?;
+            self.report.single("its peak memory", &memory, "MiB", Some((512.0, false)), &tally)?;
+        }
+        Ok(())
     }
 
     /// The store's requests to its objects, during writes and afterward.

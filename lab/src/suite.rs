@@ -53,7 +53,7 @@ const fn part(name: &'static str, about: &'static str, run: fn(&Suite) -> Result
 }
 
 /// In this order.
-const PARTS: [Part; 20] = [
+const PARTS: [Part; 21] = [
     part(
         "null",
         "The empty host loop: session, engine, records, checksums, batches and commits. The \
@@ -103,6 +103,7 @@ const PARTS: [Part; 20] = [
         gc::run,
     ),
     part("store-commit", "How fast the store commits, beside the disk.", store::commit),
+    part("store-distant", "How fast the store commits to a slow bucket.", store::distant),
     part("store-requests", "The store's requests to its objects.", store::requests),
     part("store-read", "The cost of a read at the store.", store::read),
     part("store-volumes", "The memory of many volumes in use.", store::volumes),

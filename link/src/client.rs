@@ -229,6 +229,7 @@ impl Client {
     ) -> Result<(Client, UnboundedReceiver<LinkEvent>)> {
         let mut dialer = Dialer::new(&credential, transport)?;
         dialer.remember(Arc::default());
+        dialer.spread();
         Client::start_with(dialer, credential, store)
     }
 

@@ -54,6 +54,11 @@ impl Dialer {
         self.quic.remember(counters);
     }
 
+    /// Spreads the links of the process over the threads of a store.
+    pub fn spread(&mut self) {
+        self.quic.spread();
+    }
+
     /// Whether it remembers sessions.
     pub fn remembers(&self) -> bool {
         self.quic.remembers()

@@ -17,7 +17,7 @@ use super::ends::{client_error, write_error};
 use super::error::{CloseCode, LinkError};
 use super::first::First;
 use super::sessions::Remembered;
-use super::steer::Steering;
+use super::steer::{self, FirstIds, Steering};
 use super::stripe::{self, Receiving, Sending};
 use super::timeouts::{IDLE_TIMEOUT, KEEP_ALIVE, SETUP_TIMEOUT};
 use super::tls;
@@ -171,6 +171,7 @@ pub struct Dialer {
     /// Stores with remembered sessions, if the host remembers any, the last connected at the end.
     stores: Option<Vec<Store>>,
     early: Arc<EarlyCounters>,
+    first_ids: Option<FirstIds>,
     v4: Option<quinn::Endpoint>,
     v6: Option<quinn::Endpoint>,
 }
@@ -240,7 +241,15 @@ impl Dialer {
         let mut config = quinn::ClientConfig::new(Arc::new(config));
         config.transport_config(Arc::new(transport_config(STREAM_WINDOW)));
         let (stores, early) = (None, Arc::default());
-        Ok(Dialer { tls, config, stores, early, v4: None, v6: None })
+        Ok(Dialer { tls, config, stores, early, first_ids: None, v4: None, v6: None })
+    }
+
+    /// Goes to the same thread of a store with all connections from now on, and to another one than
+    /// the link before.
+    pub(super) fn spread(&mut self) {
+        let ids = steer::first_ids();
+        self.config.initial_dst_cid_provider(ids.clone());
+        self.first_ids = Some(ids);
     }
 
     /// Remembers sessions from now on, to begin connections with data, and counts what becomes of
@@ -280,6 +289,9 @@ impl Dialer {
             let mut config = quinn::ClientConfig::new(Arc::new(crypto));
             config.transport_config(Arc::new(transport_config(STREAM_WINDOW)));
             config.token_store(remembered.clone());
+            if let Some(ids) = &self.first_ids {
+                config.initial_dst_cid_provider(ids.clone());
+            }
             if stores.len() >= STORES_REMEMBERED {
                 stores.remove(0);
             }

@@ -7,10 +7,14 @@
 //! client's choice, and all of these lead to one socket, too.
 
 use quinn::ConnectionIdGenerator;
-use quinn_proto::{ConnectionId, HashedConnectionIdGenerator, InvalidCid};
+use quinn_proto::{
+    ConnectionId, HashedConnectionIdGenerator, InvalidCid, RandomConnectionIdGenerator,
+};
 use socket2::Socket;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The place of an endpoint among those of one address.
@@ -20,6 +24,8 @@ pub(crate) struct Steering {
     count: u8,
 }
 
+/// The longest that QUIC has (RFC 9000 §17.2).
+const FIRST_ID_BYTES: usize = 20;
 /// Most sockets of one address.
 pub const SOCKETS_MAX: usize = 64;
 
@@ -69,6 +75,33 @@ impl ConnectionIdGenerator for PlacedIds {
     }
 }
 
+/// Makes connection IDs for the first packets of connections (RFC 9000 §7.2).
+pub(crate) type FirstIds = Arc<dyn Fn() -> ConnectionId + Send + Sync>;
+
+/// The connection IDs of the next link of this process. All its connections go to one socket of a
+/// store. Links that follow each other go to different ones, as far as the store has enough.
+pub(crate) fn first_ids() -> FirstIds {
+    static START: OnceLock<u8> = OnceLock::new();
+    static LINKS: AtomicU8 = AtomicU8::new(0);
+    let start = *START.get_or_init(|| random_id()[0]);
+    first_ids_at(start.wrapping_add(LINKS.fetch_add(1, Ordering::Relaxed)))
+}
+
+fn first_ids_at(place: u8) -> FirstIds {
+    Arc::new(move || {
+        let mut id = random_id();
+        // The rest is as unpredictable as it has to be.
+        id[0] = place;
+        ConnectionId::new(&id)
+    })
+}
+
+fn random_id() -> [u8; FIRST_ID_BYTES] {
+    let mut id = [0; FIRST_ID_BYTES];
+    id.copy_from_slice(&RandomConnectionIdGenerator::new(FIRST_ID_BYTES).generate_cid());
+    id
+}
+
 /// Has the kernel give packets to the sockets of an address by their connection IDs. `socket` is
 /// any of them; `count` says how many there are, and their places are the order of their binding.
 ///
@@ -114,6 +147,20 @@ pub(crate) fn attach(socket: &Socket, count: usize) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::net::UdpSocket;
+
+    #[test]
+    fn links_that_follow_each_other_go_to_different_sockets() {
+        for link in 0..=255_u8 {
+            let first = first_ids_at(link);
+            let (id, other) = (first(), first());
+            assert_ne!(id, other);
+            for count in [1, 2, 4, 8] {
+                let place = usize::from(link) % count;
+                assert!(Steering::new(place, count).leads_here(&id));
+                assert!(Steering::new(place, count).leads_here(&other));
+            }
+        }
+    }
 
     #[test]
     fn packets_go_where_their_connection_ids_lead() {

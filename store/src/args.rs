@@ -31,8 +31,8 @@ pub struct StoreArgs {
     /// Credentials, lock and scratch [default: the data directory; required where that is none].
     #[arg(long, value_name = "DIR", env = "LONGHAUL_STATE")]
     pub state: Option<PathBuf>,
-    /// Threads for the sessions of hosts: each has a share of the links, with their encryption.
-    /// With one, the thread of the volumes does this work, too [default: half of the processor's
+    /// Threads for the sessions of hosts: each has a share of the links, with their encryption and
+    /// their volumes. With one, the main thread does this work, too [default: the processor's
     /// cores, up to 8].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64),
           env = "LONGHAUL_THREADS")]
@@ -129,7 +129,7 @@ pub struct StoreArgs {
     pub delete_grace: Duration,
 }
 
-/// Most link threads by default. Beyond these the thread of the volumes is the limit.
+/// Most link threads by default. Memory for their disk operations grows with each.
 const LINK_THREADS_MAX: usize = 8;
 
 impl StoreArgs {
@@ -138,7 +138,7 @@ impl StoreArgs {
         self.threads.map_or_else(
             || {
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                (cores / 2).clamp(1, LINK_THREADS_MAX)
+                cores.clamp(1, LINK_THREADS_MAX)
             },
             usize::from,
         )

@@ -27,6 +27,22 @@ async fn lanes_keep_order_at_each_thread() {
 }
 
 #[tokio::test]
+async fn all_connections_of_a_link_go_to_one_thread() {
+    let mut store = store_with_threads(5);
+    let mut dialer = quic::Dialer::new(&store.credential()).unwrap();
+    dialer.spread();
+    let mut threads = std::collections::BTreeSet::new();
+    for _ in 0..6 {
+        let (_connection, mut lanes, session) = connected(&mut store, &mut dialer).await;
+        // Its first frame comes when the listener knows it.
+        send(&mut lanes, Lane::Read, read(1)).await;
+        frame(&mut store).await;
+        threads.insert(store.listener.runtime_of(session).unwrap().id().to_string());
+    }
+    assert_eq!(threads.len(), 1);
+}
+
+#[tokio::test]
 async fn a_host_whose_address_changes_keeps_its_session() {
     let mut store = store_with_threads(4);
     let mut hosts = Vec::new();
