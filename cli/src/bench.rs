@@ -38,10 +38,26 @@ pub fn run(args: &BenchLinkArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut stop = Stop::listen()?;
-        let requests = Requests::connect_by(args.transport, &credential, None).await?;
+        let connect = || Requests::connect_by(args.transport, &credential, None);
+        let requests = connect().await?;
         match &args.command {
-            BenchLinkCommand::Write { names, bytes, record, random, hold } => {
-                let load = Load::new(names.len(), *bytes, *record, *random)?;
+            BenchLinkCommand::Hold { sessions } => {
+                let begun = Instant::now();
+                let mut open = Vec::new();
+                for number in 0..*sessions {
+                    let session = connect().await?;
+                    attach(&session, &[format!("h{number}")], BLOCK_BYTES).await?;
+                    open.push(session);
+                }
+                let seconds = begun.elapsed().as_secs_f64();
+                print(&json!({ "sessions": sessions, "seconds": seconds }))?;
+                stop.wait().await;
+            }
+            BenchLinkCommand::Write { names, bytes, record, random, one_at_a_time, hold } => {
+                let mut load = Load::new(names.len(), *bytes, *record, *random)?;
+                if *one_at_a_time {
+                    load.one_at_a_time();
+                }
                 let mut volumes = attach(&requests, names, *bytes).await?;
                 print(&write(&requests, &mut volumes, &load).await?)?;
                 if *hold {
@@ -130,6 +146,12 @@ impl Load {
         let window_bytes = WINDOW_BYTES.0.min(WINDOW_BYTES.1 / volumes.max(1) as u64);
         let batch_bytes = BATCH_BYTES.min(window_bytes as usize);
         Ok(Load { records, record_bytes, stride, window_bytes, batch_bytes, data })
+    }
+
+    /// One write in each batch, and one batch under way.
+    fn one_at_a_time(&mut self) {
+        self.batch_bytes = 1;
+        self.window_bytes = self.record_bytes;
     }
 
     fn finished(&self, volume: &Writing) -> bool {

@@ -29,21 +29,25 @@ const RATE: u32 = 10;
 const WRITTEN: u64 = 16 << 20;
 
 /// The use of a process so far.
-struct Use {
+pub struct Use {
     seconds: f64,
     wakeups: BTreeMap<OsString, u64>,
     at: Instant,
 }
 
 impl Use {
-    fn of(server: &Server) -> Result<Use> {
+    /// Up to now.
+    ///
+    /// # Errors
+    /// If it is not running.
+    pub fn of(server: &Server) -> Result<Use> {
         let (seconds, wakeups) = (server.cpu_seconds()?, server.wakeups()?);
         Ok(Use { seconds, wakeups, at: Instant::now() })
     }
 
     /// Percent of a core, and wake-ups a second, since an earlier look. Those of threads that have
     /// ended do not count.
-    fn since(&self, before: &Use) -> (f64, f64) {
+    pub fn since(&self, before: &Use) -> (f64, f64) {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let of = |(thread, count): (&OsString, &u64)| {
             count - before.wakeups.get(thread).copied().unwrap_or(0).min(*count)
@@ -77,7 +81,8 @@ fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
 
-fn head(names: &[&str]) -> Vec<String> {
+/// The head of a table.
+pub fn head(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 

@@ -1,6 +1,7 @@
 //! The store, loaded over the link without a host mostly, beside the disk it writes to.
 
 mod failover;
+mod growth;
 mod limits;
 mod read;
 
@@ -86,6 +87,11 @@ pub fn commit(suite: &Suite) -> Result<()> {
 /// How fast the store commits if each new object takes a while.
 pub fn distant(suite: &Suite) -> Result<()> {
     with(suite, |bench| bench.distant())
+}
+
+/// The costs of a store as something grows.
+pub fn growth(suite: &Suite) -> Result<()> {
+    with(suite, |bench| bench.growth())
 }
 
 /// The store's requests to its objects.
@@ -180,17 +186,22 @@ impl Bench<'_> {
         output(Path::new("sync"), &[]).map(drop)
     }
 
+    /// A new store.
     fn store(&self, at: Data) -> Result<Store<'_>> {
         self.clear()?;
+        if at == Data::Device {
+            File::create(self.path("device.raw"))?.set_len(DEVICE)?;
+        }
+        self.again(at)
+    }
+
+    /// A store with the data and the state that are there.
+    fn again(&self, at: Data) -> Result<Store<'_>> {
         let (listen, admin) = (format!("127.0.0.1:{}", free_port(true)?), free_port(false)?);
         let (objects, state) = (self.path("objects"), self.path("store"));
         let data = match at {
             Data::Directory => objects.display().to_string(),
-            Data::Device => {
-                let device = self.path("device.raw");
-                File::create(&device)?.set_len(DEVICE)?;
-                format!("file://{}", device.display())
-            }
+            Data::Device => format!("file://{}", self.path("device.raw").display()),
             Data::Memory => "mem://4GiB".to_owned(),
             Data::Bucket(_) => format!("s3://{BUCKET}/store"),
         };

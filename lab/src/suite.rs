@@ -53,7 +53,7 @@ const fn part(name: &'static str, about: &'static str, run: fn(&Suite) -> Result
 }
 
 /// In this order.
-const PARTS: [Part; 21] = [
+const PARTS: [Part; 22] = [
     part(
         "null",
         "The empty host loop: session, engine, records, checksums, batches and commits. The \
@@ -107,6 +107,7 @@ const PARTS: [Part; 21] = [
     part("store-requests", "The store's requests to its objects.", store::requests),
     part("store-read", "The cost of a read at the store.", store::read),
     part("store-volumes", "The memory of many volumes in use.", store::volumes),
+    part("store-growth", "The costs of a store as something grows.", store::growth),
     part("store-limits", "Two volumes of one tenant below the tenant's limits.", store::limits),
     part("store-failover", "How long a client waits whose store is killed.", store::failover),
 ];

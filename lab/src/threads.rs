@@ -119,13 +119,15 @@ impl Suite {
         Ok(help.split_whitespace().any(|word| word == flag))
     }
 
-    /// A node of eight volumes whose host has so many threads.
+    /// A node of eight volumes whose host and store have so many threads.
     fn eight(&self, name: &str, threads: Option<&str>) -> Result<Node> {
-        let mut host = JOURNAL.to_vec();
+        let (mut host, mut store) = (JOURNAL.to_vec(), Vec::new());
         if let Some(number) = threads {
             host.extend([FLAG, number]);
+            store.extend([FLAG, number]);
         }
-        let shape = Shape { name, volumes: &VOLUMES, host: &host, ..Shape::new("1GiB") };
+        let shape =
+            Shape { name, volumes: &VOLUMES, host: &host, store: &store, ..Shape::new("1GiB") };
         let node = Node::start(&self.site, &shape.with_data(self.memory()?.path()))?;
         // The journals hold what the clients will read.
         let job = Job::new("write", "1m", 1, FILL_SECONDS);
@@ -177,11 +179,11 @@ impl Suite {
                 let job = Job { processor: Some(last), most, ..job(rw) };
                 self.turns(
                     &mut [
-                        Way::new("two threads", || self.clients(&two, &job)),
-                        Way::new("the host with one thread", || self.clients(&one, &job)),
+                        Way::new("two threads each", || self.clients(&two, &job)),
+                        Way::new("one thread each", || self.clients(&one, &job)),
                     ],
                     &[Compared {
-                        name: format!("4 KiB {kind}, the host with two threads"),
+                        name: format!("4 KiB {kind}, host and store with two threads"),
                         unit: "IOPS",
                         with: 1,
                         target: None,
@@ -224,9 +226,9 @@ impl Suite {
         single(format!("8 volumes × 8 clients, {what}"), iops, "IOPS", None)?;
         for (at, (name, _)) in processes.iter().enumerate() {
             let shares = rounds.iter().map(|(_, used)| busiest(&used[at].0, used[at].1)).collect();
-            // One thread may have it all, and the store's threads are not for us to choose.
+            // One thread may have it all.
             let several = threads.and_then(|number| number.parse::<f64>().ok());
-            let several = several.filter(|number| *number > 1.0 && *name == "host");
+            let several = several.filter(|number| *number > 1.0);
             let target = several.map(|number| (SLACK / number, false));
             single(format!("… busiest thread of the {name}, of all its time"), shares, "", target)?;
         }

@@ -72,9 +72,18 @@ pub enum BenchLinkCommand {
         /// In an order that looks random; else from front to back.
         #[arg(long)]
         random: bool,
+        /// Wait for the commit of each write before the next one.
+        #[arg(long)]
+        one_at_a_time: bool,
         /// Stay attached until SIGTERM or Ctrl-C.
         #[arg(long)]
         hold: bool,
+    },
+    /// Open sessions, each with a new volume attached, and hold them until SIGTERM or Ctrl-C.
+    Hold {
+        /// How many.
+        #[arg(long, default_value = "10")]
+        sessions: usize,
     },
     /// Read 8 KiB at a time from all over a volume.
     Read {

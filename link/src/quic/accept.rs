@@ -153,7 +153,10 @@ impl AcceptorSocket {
                 let config =
                     if keeping.is_some() { &self.common.keeping } else { &self.common.config };
                 let mut config = config.clone();
-                config.transport_config(Arc::new(transport_config(window)));
+                let mut transport = transport_config(window);
+                // Those of the host keep both ends alive, and each wakes both.
+                transport.keep_alive_interval(None);
+                config.transport_config(Arc::new(transport));
                 return Some(Arriving { incoming, config: Arc::new(config), keeping, stranger });
             }
         }
