@@ -40,6 +40,7 @@ mod principal;
 pub mod quic;
 pub mod relay;
 pub mod request;
+mod seats;
 mod sessions;
 mod sockets;
 mod steer;

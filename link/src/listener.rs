@@ -12,13 +12,14 @@ use super::answers::{Answers, Budgets};
 use super::error::{CloseCode, LinkError};
 use super::lane::{Backlog, FrameReader, Queued, send_all};
 use super::quic::{Acceptor, AcceptorSocket, Arriving};
+use super::seats::Seats;
 use super::tcp;
 use super::timeouts::SETUP_TIMEOUT;
 use super::transport::{Connection, LaneStreams};
 use super::{Requests, datagrams, local, party};
 use crate::credential::Issued;
 use anyhow::Result;
-use longhaul_base::limits::{self, Place, Places, Who};
+use longhaul_base::limits;
 use longhaul_base::text::bounded;
 use longhaul_core::link::AnswerCounters;
 use longhaul_core::wire::link::{
@@ -85,43 +86,6 @@ pub struct Listener {
     tasks: JoinSet<()>,
 }
 
-/// The places of sessions over links: of hosts and commands by whose they are and by where they
-/// come from, and of other stores.
-struct Seats {
-    parties: Places<String>,
-    addresses: Places<Who>,
-    stores: Places<String>,
-}
-
-/// A session's, for as long as it lasts.
-struct Seat {
-    _party: Place<String>,
-    _address: Option<Place<Who>>,
-}
-
-impl Seats {
-    fn new() -> Seats {
-        Seats {
-            parties: Places::new(limits::MAX_SESSIONS, limits::MAX_SESSIONS_OF_ONE),
-            addresses: Places::new(2 * limits::MAX_SESSIONS, limits::MAX_SESSIONS_OF_ADDRESS),
-            stores: Places::new(limits::MAX_STORE_SESSIONS, limits::MAX_STORE_SESSIONS),
-        }
-    }
-
-    fn take(&self, peer: SocketAddr, principal: &Principal) -> Result<Seat, &'static str> {
-        let party = party(principal);
-        if principal.store {
-            let place = self.stores.take(party).ok_or("too many sessions of other stores")?;
-            return Ok(Seat { _party: place, _address: None });
-        }
-        let place = self.parties.take(party);
-        let place = place.ok_or("too many sessions of this tenant, or with this credential")?;
-        let address = self.addresses.take(peer.ip().into());
-        let address = address.ok_or("too many sessions from this address")?;
-        Ok(Seat { _party: place, _address: Some(address) })
-    }
-}
-
 struct Shared {
     seats: Seats,
     budgets: Arc<Budgets>,
@@ -146,8 +110,8 @@ struct Shared {
 /// reason. It must not wait.
 pub type Refusals = Box<dyn Fn(SocketAddr, &str) + Send + Sync>;
 
-/// Takes a frame of a session before it becomes an event, or gives it back. It runs in the thread of
-/// the session, and must not wait.
+/// Takes a frame of a session before it becomes an event, or gives it back. It runs in the thread
+/// of the session, and must not wait.
 pub type Shortcut = Box<dyn Fn(u64, Lane, Frame<ToStore>) -> Option<Frame<ToStore>> + Send + Sync>;
 
 struct Session {
@@ -793,44 +757,5 @@ struct Ended;
 impl super::transport::ReceiveStream for Ended {
     async fn read(&mut self, _: &mut [bytes::Bytes]) -> Result<usize, LinkError> {
         Ok(0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use longhaul_core::wire::link::KeyId;
-
-    fn principal(tenant: Option<&str>, serial: &str) -> Principal {
-        Principal {
-            key: KeyId::NONE,
-            tenant: tenant.map(str::to_owned),
-            store: serial.starts_with("store"),
-            name: String::new(),
-            serial: serial.to_owned(),
-        }
-    }
-
-    #[test]
-    fn links_of_one_leave_places_for_others() {
-        let seats = Seats::new();
-        let at = |n: u32| SocketAddr::from((std::net::Ipv4Addr::from(0xc000_0200 + n), 1));
-        let take = |tenant: Option<&str>, serial: &str, n| {
-            seats.take(at(n), &principal(tenant, serial)).ok()
-        };
-        // A tenant with many credentials, from many addresses.
-        let all: Vec<Seat> =
-            (0..2000).filter_map(|n| take(Some("acme"), &format!("tenant:acme:{n}"), n)).collect();
-        assert_eq!(all.len() as u64, limits::MAX_SESSIONS_OF_ONE);
-        let others: Vec<Seat> =
-            (0..200).filter_map(|n| take(Some("other"), "tenant:other:1", n)).collect();
-        assert_eq!(others.len(), 200);
-        assert!(take(None, "01", 1).is_some() && take(None, "store:1", 1).is_some());
-        drop(all);
-        // Many tenants at one address.
-        let all: Vec<Seat> =
-            (0..2000).filter_map(|n| take(Some(&format!("t{n}")), "x", 7)).collect();
-        assert!(all.len() as u64 <= limits::MAX_SESSIONS_OF_ADDRESS);
-        assert!(take(Some("late"), "y", 8).is_some());
     }
 }

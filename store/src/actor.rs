@@ -152,9 +152,10 @@ impl StoreActor {
             objects: shared(),
             sender: listener.sender(),
             meter: meter.clone(),
-            done: Completions::new(&sender),
+            attend: Completions::new(&sender),
         };
-        let engines = Engines::new(config, listener.runtimes(), routes, services);
+        let schedules = Completions::new(&sender);
+        let engines = Engines::new(config, listener.runtimes(), routes, services, schedules);
         let trash = Trash::new((delete_grace, deleted), me, shared(), Completions::new(&sender));
         let operations = Operations {
             jobs: CatalogJobs::new(shared(), Completions::new(&sender)),

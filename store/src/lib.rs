@@ -1,8 +1,8 @@
 //! The storage gateway: link, objects, admin address and signals around the engines.
 //!
-//! One thread, the actor's, owns sessions and catalog, and decides about volumes. The engine of each
-//! volume in use does its everyday work in the thread of its host's session. Other threads, which
-//! know nothing of volumes, write and read objects.
+//! One thread, the actor's, owns sessions and catalog, and decides about volumes. The engine of
+//! each volume in use does its everyday work in the thread of its host's session. Other threads,
+//! which know nothing of volumes, write and read objects.
 
 mod actor;
 mod args;

@@ -4,15 +4,14 @@
 //! operations on objects and timers. It sends answers that need nobody else by itself. Everything
 //! else is the actor's: events, and answers that other parts have to see.
 //!
-//! A lock protects the engine, so the actor can ask it and decide about it at any time. The one that
-//! takes the lock first handles the inputs that wait, in their order. So nobody sees the engine as
-//! it was before an input.
+//! A lock protects the engine, so the actor can ask it and decide about it at any time. The one
+//! that takes the lock first handles the inputs that wait, in their order. So nobody sees the
+//! engine as it was before an input.
 //!
 //! The outputs keep their order. Once the task has something for the actor, it calls the actor and
 //! sends nothing more, until the actor has taken all outputs.
 
 use super::completions::Completions;
-use super::engines::EngineDone;
 use super::meter::Meter;
 use longhaul_core::block::{Time, VolumeId};
 use longhaul_core::store::{
@@ -37,7 +36,13 @@ pub(super) struct Services {
     pub objects: Arc<dyn Objects>,
     pub sender: FrameSender,
     pub meter: Meter,
-    pub done: Completions<EngineDone>,
+    pub attend: Completions<Attend>,
+}
+
+/// Tells the actor that the engine of this number has outputs for it.
+pub(super) struct Attend {
+    pub volume: VolumeId,
+    pub engine: u64,
 }
 
 /// An input of an engine that waits its turn.
@@ -420,7 +425,7 @@ impl EngineTask {
         let watched = driven.watched && changed;
         if watched || room_changed || !driven.outputs.are_for_sessions_only() {
             driven.attended = true;
-            return self.services.done.send(EngineDone::Attend(self.id, self.number));
+            return self.services.attend.send(Attend { volume: self.id, engine: self.number });
         }
         if driven.outputs.messages.is_empty() {
             return;

@@ -6,6 +6,7 @@
 //! reads its newest root and the few segments after it.
 
 use super::super::catalog::attribute;
+use super::completions::Completions;
 use super::directory::{Directory, SnapshotLocation};
 use super::engine_task::{Driven, EngineTask, Failures, Services};
 use super::request::ReplyTo;
@@ -25,13 +26,8 @@ use tokio::task::JoinSet;
 /// because an open takes a list and some reads.
 const OPEN_AGAIN: Duration = Duration::from_secs(4);
 
-/// A message of an engine's task to the actor.
-pub(super) enum EngineDone {
-    /// The engine of that number has outputs for the actor.
-    Attend(VolumeId, u64),
-    /// The snapshot schedule of a volume.
-    Schedule(VolumeId, Schedule),
-}
+/// The snapshot schedule of a volume is known.
+pub(super) struct ScheduleRead(pub VolumeId, pub Schedule);
 
 /// The engine of a volume or snapshot.
 pub(super) struct Engine {
@@ -315,11 +311,18 @@ pub(super) struct Engines {
     tasks: JoinSet<()>,
     routes: Routes,
     services: Services,
+    schedules: Completions<ScheduleRead>,
 }
 
 impl Engines {
     /// Without engines. `homes` are the runtimes that they run in, at least one.
-    pub fn new(config: Config, homes: Vec<Handle>, routes: Routes, services: Services) -> Engines {
+    pub fn new(
+        config: Config,
+        homes: Vec<Handle>,
+        routes: Routes,
+        services: Services,
+        schedules: Completions<ScheduleRead>,
+    ) -> Engines {
         Engines {
             all: BTreeMap::new(),
             known: HashMap::new(),
@@ -329,6 +332,7 @@ impl Engines {
             tasks: JoinSet::new(),
             routes,
             services,
+            schedules,
         }
     }
 
@@ -529,21 +533,18 @@ impl Engines {
 
     /// Opens the engine of a volume, or of that snapshot of it, after `failures` failures in a row.
     /// It runs in the runtime `home`, or in any. `before` gets the engine before anything happens
-    /// in it.
+    /// in it. Returns the failed engine in its place before, which the caller closes.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
     pub fn open(
         &mut self,
         (id, spec, snapshot): (VolumeId, VolumeSpec, Option<SnapshotLocation>),
         failures: u32,
         home: Option<Handle>,
         before: impl FnOnce(&mut Volume, Time),
-    ) -> bool {
-        let incarnation = match random::identity() {
-            Ok(incarnation) => incarnation,
-            Err(error) => {
-                tracing::error!("cannot open volume {}: {error:#}", spec.name);
-                return false;
-            }
-        };
+    ) -> anyhow::Result<Option<Engine>> {
+        let incarnation = random::identity()?;
         self.opened += 1;
         let (now, config) = (self.services.meter.now(), self.config.clone());
         let mut volume = match snapshot {
@@ -558,21 +559,17 @@ impl Engines {
         let services = self.services.clone();
         let task = EngineTask::new(volume, self.opened, failures, home, services);
         self.tasks.spawn_on(task.clone().run(), task.home());
-        if let Some(former) = self.all.insert(id, Engine::new(task, spec)) {
-            // It has failed, and nothing of it is under way.
-            drop(former.task.close(|_, _| {}));
-        }
-        true
+        Ok(self.all.insert(id, Engine::new(task, spec)))
     }
 
     /// Reads the schedule of a volume, in a task of its own.
     pub fn read_schedule(&self, volume: VolumeId) {
-        let Services { objects, done, .. } = self.services.clone();
+        let (objects, done) = (self.services.objects.clone(), self.schedules.clone());
         tokio::spawn(async move {
             let read = attribute(&*objects, volume, schedule::ATTRIBUTE).await;
             let text = read.map(|data| String::from_utf8_lossy(&data).into_owned());
             match text.map(|text| text.parse()) {
-                Ok(Ok(schedule)) => done.send(EngineDone::Schedule(volume, schedule)),
+                Ok(Ok(schedule)) => done.send(ScheduleRead(volume, schedule)),
                 Ok(Err(why)) => tracing::warn!("volume {volume}: its schedule is not kept: {why}"),
                 Err(error) => tracing::warn!("volume {volume}: its schedule is not known: {error}"),
             }

@@ -1,7 +1,8 @@
 //! The events of the actor's own tasks: one kind for each child, which knows what its completions
 //! mean.
 
-use super::engines::EngineDone;
+use super::engine_task::Attend;
+use super::engines::ScheduleRead;
 use super::fleet::FleetDone;
 use super::operation::clones::CloneDone;
 use super::operation::jobs::JobDone;
@@ -19,7 +20,8 @@ use longhaul_core::wire::link::ToHost;
 
 /// The outcome of a task.
 pub(super) enum TaskDone {
-    Engine(EngineDone),
+    Attend(Attend),
+    Schedule(ScheduleRead),
     Quota(QuotaDone),
     Rates(RatesDone),
     Snapshot(SnapshotDone),
@@ -48,7 +50,8 @@ macro_rules! from {
 }
 
 from! {
-    Engine(EngineDone),
+    Attend(Attend),
+    Schedule(ScheduleRead),
     Quota(QuotaDone),
     Rates(RatesDone),
     Snapshot(SnapshotDone),

@@ -2,8 +2,8 @@
 
 use super::super::StoreActor;
 use super::super::damage::TELL_AGAIN;
-use super::super::engine_task::{EngineTask, Outputs, SentFrame};
-use super::super::engines::{DeletionStep, Engine, EngineDone, Opening};
+use super::super::engine_task::{Attend, EngineTask, Outputs, SentFrame};
+use super::super::engines::{DeletionStep, Engine, Opening, ScheduleRead};
 use super::super::operation::jobs::CatalogJob;
 use super::super::operation::map_diff::PlacesFound;
 use super::super::repair::{RepairDone, may_concern};
@@ -19,20 +19,19 @@ use std::sync::Arc;
 
 impl StoreActor {
     /// An engine's task has something for the actor.
-    pub(super) fn engine_done(&mut self, done: EngineDone) {
-        match done {
-            EngineDone::Attend(id, number) => {
-                if self.engines.get(id).is_some_and(|engine| engine.task.number == number) {
-                    self.drive(id);
-                }
-            }
-            EngineDone::Schedule(id, schedule) => {
-                if let Some(engine) = self.engines.get_mut(id) {
-                    engine.set_schedule(schedule);
-                }
-                self.keep_schedule(id);
-            }
+    pub(super) fn attend(&mut self, call: &Attend) {
+        let engine = self.engines.get(call.volume);
+        if engine.is_some_and(|engine| engine.task.number == call.engine) {
+            self.drive(call.volume);
         }
+    }
+
+    pub(super) fn schedule_read(&mut self, read: ScheduleRead) {
+        let ScheduleRead(id, schedule) = read;
+        if let Some(engine) = self.engines.get_mut(id) {
+            engine.set_schedule(schedule);
+        }
+        self.keep_schedule(id);
     }
 
     /// Makes sure that a volume has an engine. False if its deletion is under way or it does not
@@ -61,7 +60,8 @@ impl StoreActor {
         let taken = self.stages.ownership.is_taken_within(id, grace);
         let fence = self.replica.take_fencing(id);
         let home = self.sessions.listener().runtime_of(session);
-        self.engines.open((id, spec, snapshot), failures, home, |volume, now| {
+        let name = spec.name.clone();
+        let opened = self.engines.open((id, spec, snapshot), failures, home, |volume, now| {
             volume.handle_replica(now, second);
             if now < Time(0).after(grace) || taken {
                 volume.handle_awaited(now.after(grace));
@@ -69,7 +69,13 @@ impl StoreActor {
             if fence {
                 volume.handle_fence(now);
             }
-        })
+        });
+        match opened {
+            Ok(Some(failed)) => self.close_engine(&failed, |_, _| {}),
+            Ok(None) => {}
+            Err(error) => tracing::error!("cannot open volume {name}: {error:#}"),
+        }
+        self.engines.has(id)
     }
 
     /// Takes everything an engine has to give.

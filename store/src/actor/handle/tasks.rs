@@ -6,7 +6,8 @@ use super::super::event::TaskDone;
 impl StoreActor {
     pub(super) fn task_done(&mut self, done: TaskDone) {
         match done {
-            TaskDone::Engine(done) => self.engine_done(done),
+            TaskDone::Attend(call) => self.attend(&call),
+            TaskDone::Schedule(read) => self.schedule_read(read),
             TaskDone::Quota(done) => self.quota_done(done),
             TaskDone::Rates(done) => self.rates_done(done),
             TaskDone::Snapshot(done) => self.snapshot_done(done),
