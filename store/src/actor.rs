@@ -148,9 +148,10 @@ impl StoreActor {
         listener.set_shortcut(Box::new(move |session, lane, frame| {
             passed.pass(&metered, session, lane, frame)
         }));
+        let out = listener.sender();
         let services = Services {
             objects: shared(),
-            sender: listener.sender(),
+            send: Arc::new(move |session, lane, frame| out.send(session, lane, frame)),
             meter: meter.clone(),
             attend: Completions::new(&sender),
         };

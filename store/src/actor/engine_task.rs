@@ -19,7 +19,6 @@ use longhaul_core::store::{
     Volume,
 };
 use longhaul_core::wire::link::{Frame, Lane, ReadError, RequestId, ToHost, ToStore};
-use longhaul_link::FrameSender;
 use longhaul_objects::Objects;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,11 +29,14 @@ use tokio::sync::Notify;
 /// Most inputs in one turn of the task. Other tasks of the thread come between two turns.
 const INPUTS_AT_ONCE: usize = 64;
 
+/// Queues a frame for a session.
+pub(super) type SendFrame = Arc<dyn Fn(u64, Lane, Frame<ToHost>) + Send + Sync>;
+
 /// The other parts of the store that engines use.
 #[derive(Clone)]
 pub(super) struct Services {
     pub objects: Arc<dyn Objects>,
-    pub sender: FrameSender,
+    pub send: SendFrame,
     pub meter: Meter,
     pub attend: Completions<Attend>,
 }
@@ -115,8 +117,10 @@ pub(super) struct Driven {
     has_room: bool,
     /// The actor takes the outputs, now or soon.
     attended: bool,
-    /// The actor wants to hear of each turn.
+    /// The actor wants to hear of each change.
     watched: bool,
+    /// It has had an input since the actor took its outputs last.
+    changed: bool,
     /// When the task wakes up.
     deadline: Option<Time>,
 }
@@ -168,14 +172,21 @@ impl Driven {
             }
             Input::Object(ObjectDone { id, key, result }) => {
                 self.under_way = self.under_way.saturating_sub(1);
-                let settled = settles(&result);
-                self.volume.handle_object(now, id, result);
-                // Its events about failures come first.
-                self.collect();
-                if settled {
-                    self.failures.retrying.take_if(|(about, _)| *about == key);
+                if matches!(result, ObjectResult::Put(Ok(()))) {
+                    self.failures.retrying = None;
                 }
+                self.handle_object(now, id, &key, result);
             }
+        }
+    }
+
+    fn handle_object(&mut self, now: Time, id: u64, key: &str, result: ObjectResult) {
+        let settled = settles(&result);
+        self.volume.handle_object(now, id, result);
+        // Its events about failures come first.
+        self.collect();
+        if settled {
+            self.failures.retrying.take_if(|(about, _)| about == key);
         }
     }
 
@@ -259,6 +270,7 @@ impl EngineTask {
             has_room: true,
             attended: false,
             watched: false,
+            changed: false,
             deadline: None,
         };
         Arc::new(EngineTask {
@@ -320,6 +332,7 @@ impl EngineTask {
             }
         };
         let count = inputs.len();
+        driven.changed |= count > 0;
         for input in inputs {
             driven.handle(self.services.meter.now(), input);
         }
@@ -333,6 +346,7 @@ impl EngineTask {
         let now = self.services.meter.now();
         if driven.volume.poll_timeout().is_some_and(|at| at <= now) {
             driven.volume.handle_timeout(now);
+            driven.changed = true;
             turn.inputs += 1;
         }
         while let Some((number, operation)) = driven.volume.poll_object() {
@@ -343,7 +357,8 @@ impl EngineTask {
                 let took = begun.elapsed();
                 turn.reading += took;
                 self.services.meter.counts().add_read(&result, took);
-                driven.volume.handle_object(now, number, ObjectResult::Get(result));
+                driven.changed = true;
+                driven.handle_object(now, number, key, ObjectResult::Get(result));
             } else {
                 driven.under_way += 1;
                 self.start(number, operation);
@@ -401,7 +416,7 @@ impl EngineTask {
             return Next::Never;
         }
         let turn = self.work(&mut driven, INPUTS_AT_ONCE);
-        self.deliver(&mut driven, turn.inputs > 0);
+        self.deliver(&mut driven);
         driven.deadline = driven.volume.poll_timeout();
         let deadline = driven.deadline;
         drop(driven);
@@ -417,12 +432,12 @@ impl EngineTask {
     }
 
     /// Sends the messages that only sessions need, or calls the actor.
-    fn deliver(&self, driven: &mut Driven, changed: bool) {
+    fn deliver(&self, driven: &mut Driven) {
         if driven.attended {
             return;
         }
         let room_changed = driven.has_room != driven.volume.wants_input();
-        let watched = driven.watched && changed;
+        let watched = driven.watched && driven.changed;
         if watched || room_changed || !driven.outputs.are_for_sessions_only() {
             driven.attended = true;
             return self.services.attend.send(Attend { volume: self.id, engine: self.number });
@@ -433,7 +448,7 @@ impl EngineTask {
         let mut bytes = 0;
         for (session, lane, frame) in driven.outputs.messages.drain(..) {
             bytes += frame.payload.len() as u64;
-            self.services.sender.send(session.0, lane, frame);
+            (self.services.send)(session.0, lane, frame);
         }
         self.services.meter.counts().sent_bytes += bytes;
     }
@@ -446,12 +461,13 @@ impl EngineTask {
             return None;
         }
         self.work(&mut driven, usize::MAX);
+        driven.changed = false;
         driven.attended = true;
         (!driven.outputs.is_empty()).then(|| std::mem::take(&mut driven.outputs))
     }
 
     /// The actor has handled the outputs so far. `watched` tells whether it wants to hear of each
-    /// turn. False if there are more outputs now.
+    /// change. False if there are more outputs now.
     pub fn attended(&self, watched: bool) -> bool {
         let mut driven = self.driven();
         driven.watched = watched;
@@ -459,7 +475,10 @@ impl EngineTask {
             return false;
         }
         driven.attended = false;
-        if driven.deadline != driven.volume.poll_timeout() {
+        // The task did not call the actor for changes that it saw meanwhile.
+        let watched = watched && driven.changed;
+        let room_changed = driven.has_room != driven.volume.wants_input();
+        if watched || room_changed || driven.deadline != driven.volume.poll_timeout() {
             self.wake.notify_one();
         }
         true
@@ -500,3 +519,6 @@ impl EngineTask {
         Some(closing)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -476,19 +476,14 @@ impl Engines {
     pub fn close_unused(&mut self) {
         let Engines { all, known, routes, services, .. } = self;
         all.retain(|id, engine| {
-            let (whole, deleted) = (engine.is_whole(), engine.is_deleted());
-            if !whole && engine.lock().volume.failed().is_some() {
-                let used = !engine.sessions.is_empty();
-                if !used {
-                    drop(engine.task.close(|_, _| {}));
-                    routes.forget_volume(*id);
-                }
-                return used;
+            let watched = engine.is_watched();
+            if !engine.is_whole() && engine.lock().volume.failed().is_some() {
+                return true;
             }
             let closed = engine.task.close_at_rest(|driven| {
                 let used = std::mem::take(&mut driven.used);
                 let live = driven.volume.info()?;
-                let needed = live.connected || live.announced_bytes > 0 || deleted;
+                let needed = live.connected || live.announced_bytes > 0 || watched;
                 (!used && !needed).then_some(live)
             });
             let Some(live) = closed else { return true };
@@ -498,6 +493,15 @@ impl Engines {
             services.objects.left(*id);
             false
         });
+    }
+
+    /// Snapshots that cannot be read and that no session asks for.
+    pub fn failed_snapshots(&self) -> Vec<VolumeId> {
+        let failed = self.all.iter().filter(|(_, engine)| {
+            let alone = !engine.is_whole() && engine.sessions.is_empty();
+            alone && engine.lock().volume.failed().is_some()
+        });
+        failed.map(|(id, _)| *id).collect()
     }
 
     /// Closes snapshots that only map diffs have opened, beyond `keep` and except needed ones.
@@ -557,6 +561,8 @@ impl Engines {
         let any = self.opened as usize % self.homes.len().max(1);
         let home = home.unwrap_or_else(|| self.homes[any].clone());
         let services = self.services.clone();
+        // Those of a failed engine.
+        self.routes.forget_volume(id);
         let task = EngineTask::new(volume, self.opened, failures, home, services);
         self.tasks.spawn_on(task.clone().run(), task.home());
         Ok(self.all.insert(id, Engine::new(task, spec)))

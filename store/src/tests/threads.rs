@@ -249,5 +249,24 @@ async fn engines_in_several_threads_answer_everything_once_and_in_order() {
         let Host { client, .. } = host.end(&store, true).await;
         tokio::task::spawn_blocking(move || client.close()).await.unwrap();
     }
+
+    // Lists look at the engines all the time, and each deletion still hears of its engine's end.
+    let (requests, looker) = (store.requests().await, store.requests().await);
+    let deletions = async {
+        for number in 0..HOSTS {
+            let delete = VolumeOperation::Delete { name: format!("v{number}") };
+            requests.volume(delete).await.unwrap();
+        }
+    };
+    let looks = async {
+        loop {
+            looker.volume(VolumeOperation::List).await.unwrap();
+        }
+    };
+    tokio::select! {
+        () = deletions => {}
+        () = looks => {}
+        () = tokio::time::sleep(LIMIT) => panic!("a deletion has no answer"),
+    }
     store.stop().await;
 }

@@ -178,6 +178,12 @@ impl StoreActor {
     /// little.
     pub(super) fn close_unused(&mut self) {
         self.engines.close_unused();
+        for id in self.engines.failed_snapshots() {
+            self.drive(id);
+            if let Some(engine) = self.engines.remove(id) {
+                self.close_engine(&engine, |_, _| {});
+            }
+        }
         // Where nothing happens nobody looks how much memory there is.
         if self.engines.config.pages.lock().is_crowded() {
             for id in self.engines.ids() {
@@ -191,8 +197,8 @@ impl StoreActor {
 
     /// Lets all engines finish what is under way.
     pub(super) fn shut_down_engines(&mut self) {
-        let now = self.meter.now();
         for id in self.engines.ids() {
+            let now = self.meter.now();
             if let Some(engine) = self.engines.get_mut(id) {
                 engine.stop(now);
             }
@@ -205,11 +211,18 @@ impl StoreActor {
     pub(super) fn drop_engine(&mut self, id: VolumeId) {
         self.engines.forget_live(id);
         self.operations.lists.forget(id);
+        let mut settled = false;
+        if let Some(task) = self.engines.get(id).map(|engine| engine.task.clone()) {
+            self.take_outputs(id, &task, &mut settled);
+        }
         let Some(mut engine) = self.engines.remove(id) else { return };
         self.close_engine(&engine, Volume::handle_taken);
         let deletions = engine.take_deletions();
         self.sessions.reply(&deletions, &Err(moved()));
         self.pause_drains(engine.sessions());
+        if settled {
+            self.next_diffs();
+        }
     }
 
     /// Closes an engine that is out of the list. Its outputs go out, and frames that came

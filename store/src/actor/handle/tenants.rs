@@ -89,6 +89,8 @@ impl StoreActor {
 
     /// Every now and then.
     pub(super) fn tend_limits(&mut self) {
+        // The stage forgets tenants, and then does not hear of their limits.
+        self.engines.close_routes();
         let tenants = self.engines.tenants(&self.directory).into_iter();
         let attached = tenants.filter(|(_, used)| used.attached).map(|(tenant, _)| tenant);
         self.stages.rates.tick(&attached.collect::<BTreeSet<String>>());
