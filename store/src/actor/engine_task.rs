@@ -442,6 +442,10 @@ impl EngineTask {
             driven.attended = true;
             return self.services.attend.send(Attend { volume: self.id, engine: self.number });
         }
+        self.send_messages(driven);
+    }
+
+    fn send_messages(&self, driven: &mut Driven) {
         if driven.outputs.messages.is_empty() {
             return;
         }
@@ -466,14 +470,16 @@ impl EngineTask {
         (!driven.outputs.is_empty()).then(|| std::mem::take(&mut driven.outputs))
     }
 
-    /// The actor has handled the outputs so far. `watched` tells whether it wants to hear of each
-    /// change. False if there are more outputs now.
+    /// The actor has handled the outputs that it took. `watched` tells whether it wants to hear of
+    /// each change. False if there are more outputs for it now.
     pub fn attended(&self, watched: bool) -> bool {
         let mut driven = self.driven();
         driven.watched = watched;
-        if !driven.outputs.is_empty() {
+        if !driven.outputs.are_for_sessions_only() {
             return false;
         }
+        // Else a stream of answers could keep the actor here.
+        self.send_messages(&mut driven);
         driven.attended = false;
         // The task did not call the actor for changes that it saw meanwhile.
         let watched = watched && driven.changed;

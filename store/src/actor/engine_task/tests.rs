@@ -78,7 +78,7 @@ impl Bench {
     fn answer_calls(&mut self, watched: bool) -> Vec<ToHost> {
         let mut messages = Vec::new();
         loop {
-            while let Some(outputs) = self.task.take_outputs() {
+            if let Some(outputs) = self.task.take_outputs() {
                 messages.extend(outputs.messages.into_iter().map(|(_, _, frame)| frame.message));
             }
             self.task.lock().room_changed();

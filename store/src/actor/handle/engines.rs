@@ -105,10 +105,10 @@ impl StoreActor {
         }
     }
 
-    /// Handles the outputs of an engine, until there are none.
+    /// Handles the outputs of an engine so far.
     fn take_outputs(&mut self, id: VolumeId, task: &Arc<EngineTask>, settled: &mut bool) {
         let mut damaged = Vec::new();
-        while let Some(Outputs { places, events, messages }) = task.take_outputs() {
+        if let Some(Outputs { places, events, messages }) = task.take_outputs() {
             for (number, result) in places {
                 self.operations.diffs.queue(PlacesFound(number, result));
             }
